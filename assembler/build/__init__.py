@@ -1,0 +1,1 @@
+"""Recipes and verified sources in, reproducible conda packages out."""

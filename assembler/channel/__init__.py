@@ -1,0 +1,1 @@
+"""Packages in, an indexed channel out that is never seen half-written."""

@@ -1,0 +1,76 @@
+"""Options that every command has, as users of conda and docker know them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from assembler.progress import Progress, choose_progress
+from assembler.stack import Profile
+from assembler.workspace import Workspace
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a command works with: the folders, the profile, and how to talk to people."""
+
+    workspace: Workspace
+    profile: Profile
+    progress: Progress
+    as_json: bool
+
+    def show(self, data: dict[str, Any], text: str) -> None:
+        """Print the result on stdout: the object with ``--json``, else the words."""
+        if self.as_json:
+            click.echo(json.dumps(data, indent=2, sort_keys=True))
+        elif text:
+            click.echo(text)
+
+
+def common(function: F) -> F:
+    """Add --profile, -c, --project, --json, -q and -v; the command gets a Session first."""
+
+    @click.option("--profile", "profile", metavar="NAME", help="Profile of stack.toml.")
+    @click.option(
+        "-c", "--channel", type=click.Path(path_type=Path), help="Channel folder [./channel]."
+    )
+    @click.option(
+        "--project",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path(),
+        help="Folder with stack.toml [current folder].",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+    @click.option("-q", "--quiet", is_flag=True, help="No progress.")
+    @click.option("-v", "--verbose", is_flag=True, help="More progress.")
+    def wrapper(
+        profile: str | None,
+        channel: Path | None,
+        project: Path,
+        as_json: bool,
+        quiet: bool,
+        verbose: bool,
+        **rest: Any,
+    ) -> Any:
+        workspace = Workspace.at(project, channel=channel)
+        session = Session(
+            workspace=workspace,
+            profile=workspace.stack().select(profile),
+            progress=choose_progress(quiet=quiet, verbose=verbose),
+            as_json=as_json,
+        )
+        return function(session, **rest)
+
+    wrapper.__name__ = function.__name__
+    wrapper.__doc__ = function.__doc__
+    # click keeps options declared below @common on the wrapped function; hand them over.
+    inherited = getattr(function, "__click_params__", [])
+    wrapper.__click_params__ = inherited + wrapper.__click_params__  # type: ignore[attr-defined]
+    return wrapper  # type: ignore[return-value]

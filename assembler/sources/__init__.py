@@ -1,0 +1,1 @@
+"""Pinned artefacts in, verified files out: a content-addressed store."""

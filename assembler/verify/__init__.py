@@ -1,0 +1,1 @@
+"""An image or a package in, findings out: the gates."""

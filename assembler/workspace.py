@@ -1,0 +1,65 @@
+"""Where things are: one object that knows the project's folders."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from assembler.stack import Profile, Stack, read_stack
+
+STORE_VARIABLE = "ASSEMBLER_STORE"
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The folders of one checkout; all paths absolute.
+
+    ``store`` may lie outside the checkout (``ASSEMBLER_STORE``) so that several checkouts, or CI
+    runs, share downloads. ``channel`` may be given with ``-c``.
+    """
+
+    root: Path
+    channel: Path
+    build: Path
+    store: Path
+    locks: Path
+
+    @classmethod
+    def at(cls, root: Path, *, channel: Path | None = None) -> Workspace:
+        """Return the workspace of the checkout at ``root``."""
+        root = root.absolute()
+        build = root / "build"
+        store = os.environ.get(STORE_VARIABLE)
+        return cls(
+            root=root,
+            channel=(channel or root / "channel").absolute(),
+            build=build,
+            store=Path(store).absolute() if store else build / "store",
+            locks=root / "locks",
+        )
+
+    @property
+    def recipes(self) -> Path:
+        """The recipe set."""
+        return self.root / "recipes"
+
+    def sources(self, profile: Profile) -> Path:
+        """The profile's fetched files by recipe: ``<recipe>/<file>``, links into the store."""
+        return self.build / "sources" / profile.name
+
+    def lock_folder(self, profile: Profile) -> Path:
+        """The folder of the profile's lock files."""
+        return self.locks / profile.name
+
+    def lock_file(self, profile: Profile) -> Path:
+        """The profile's lock, the source of truth."""
+        return self.lock_folder(profile) / "conda-lock.yml"
+
+    def image_layout(self, profile: Profile) -> Path:
+        """The profile's OCI image layout."""
+        return self.build / "images" / profile.image.name
+
+    def stack(self) -> Stack:
+        """Read stack.toml."""
+        return read_stack(self.root / "stack.toml")

@@ -1,0 +1,1 @@
+"""Options and fixtures shared by every test."""
