@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "clean-image": "Do all that is not up to date: fetch, build, lock, image, verify.",
     "doctor": "Say what this machine can do, what is missing and how to get it.",
     "fetch": "Bring every pinned source into the store, checked by hash.",
+    "gfx": "List the GPU code in files, packages and images, by target.",
     "image": "Assemble the OCI image of a lock.",
     "install": "Make an environment from the lock alone.",
     "lock": "Solve the stack against the channel and write the lock.",
