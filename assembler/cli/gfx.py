@@ -25,7 +25,7 @@ FORMAT = 1
 @click.option("--kernels", is_flag=True, help="Read kernel names, registers and LDS too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def command(paths: tuple[Path, ...], each: bool, kernels: bool, as_json: bool, quiet: bool) -> None:
+def command(paths: tuple[Path, ...], each: bool, kernels: bool, as_json: bool, quiet: bool) -> int:
     """List the GPU code in PATH…: code objects by target.
 
     A path is a file, a .conda package, a wheel or another archive, an OCI layout or any folder.

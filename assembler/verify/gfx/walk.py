@@ -2,8 +2,8 @@
 
 Formats: zip (wheels, .conda, whose inner ``pkg-…`` and ``info-…`` archives are opened in place),
 tar plain or in gzip, bzip2, xz or zstd, ar (System V, GNU and BSD names), OCI image layouts
-(folders and plain tars; of files in several layers only the uppermost counts, whiteouts hide). What an
-archive lists is not trusted: memory is bounded, and what cannot be read is a Trouble.
+(folders and plain tars; of files in several layers only the uppermost counts, whiteouts hide).
+What an archive lists is not trusted: memory is bounded, and what cannot be read is a Trouble.
 """
 
 from __future__ import annotations
