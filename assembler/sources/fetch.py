@@ -1,0 +1,249 @@
+"""All sources of a profile: pins read, missing files brought, and laid out for the recipes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from assembler.errors import ConfigError, SourceUnavailableError
+from assembler.progress import Progress
+from assembler.sources.debian import Moved, upstream_version
+from assembler.sources.given import Given
+from assembler.sources.pins import Pin, Wheel, pin_file, read_pins
+from assembler.sources.pypi import Target
+from assembler.sources.store import Store
+from assembler.stack import Profile
+from assembler.workspace import Workspace
+
+VARIANTS_FILE = "variants.yaml"
+PINS_FILE = "pins.json"
+
+# A source tree may take a given one's place for these kinds.
+_TREES = ("path", "git")
+
+
+@dataclass(frozen=True)
+class FetchResult:
+    """What a fetch did.
+
+    ``pins`` are the profile's pins by recipe, as they are now: given trees included, left-out ones
+    not. ``fetched`` names the files that were brought, ``cached`` counts those that were here.
+    ``left_out`` names the sources that only the user can give and did not. Sizes in bytes.
+    """
+
+    pins: Mapping[str, tuple[Pin, ...]]
+    fetched: tuple[str, ...]
+    fetched_size: int
+    cached: int
+    moved: tuple[Moved, ...]
+    left_out: tuple[str, ...]
+    seconds: float
+
+
+def fetch(
+    workspace: Workspace,
+    profile: Profile,
+    progress: Progress,
+    *,
+    jobs: int = 8,
+    locked: bool = False,
+    offline: bool = False,
+    verify: bool = False,
+    given: Mapping[str, Given] | None = None,
+) -> FetchResult:
+    """Bring every source of the profile into the store and lay them out for the recipes.
+
+    Afterwards ``workspace.sources(profile)/<recipe>/<file>`` are links into the store, and
+    ``variants.yaml`` beside them holds each pin's version. Files already there are neither asked
+    about nor hashed again (``verify`` hashes them). ``locked`` refuses to re-pin Debian packages
+    that moved, ``offline`` to use the network.
+    """
+    started = time.monotonic()
+    store = Store(workspace.store)
+    pins = read_pins(workspace, profile)
+    pins, left_out = _with_trees(pins, given or {}, store, progress, offline=offline)
+    wanted = {pin.sha256: pin for group in pins.values() for pin in group}
+    missing = [pin for pin in wanted.values() if not _present(store, pin, verify=verify)]
+    if missing and offline:
+        some = ", ".join(pin.file for pin in missing[:3])
+        some += f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise SourceUnavailableError(
+            f"the store {store.root} lacks {some}",
+            remedy="run `assembler fetch` once with a network, or copy a filled store there",
+        )
+    moved: tuple[Moved, ...] = ()
+    if missing:
+        pins, moved = _bring(workspace, profile, progress, store, pins, missing, jobs, locked)
+    lay_out(workspace.sources(profile), store, pins)
+    sizes = {pin.sha256: store.size(pin.sha256) for group in pins.values() for pin in group}
+    fetched = {pin.sha256: pin for group in pins.values() for pin in group}
+    kept = {sha256 for sha256 in wanted if sha256 not in {pin.sha256 for pin in missing}}
+    new = [pin for sha256, pin in fetched.items() if sha256 not in kept]
+    return FetchResult(
+        pins=pins,
+        fetched=tuple(pin.file for pin in new),
+        fetched_size=sum(sizes[pin.sha256] for pin in new),
+        cached=len(fetched) - len(new),
+        moved=moved,
+        left_out=left_out,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _present(store: Store, pin: Pin, *, verify: bool) -> bool:
+    if not store.has(pin.sha256):
+        return False
+    if verify and not store.verify(pin.sha256):
+        return False
+    if pin.size is None or store.size(pin.sha256) == pin.size:
+        return True
+    if store.verify(pin.sha256):
+        raise ConfigError(
+            f"{pin.file} has {store.size(pin.sha256)} bytes where its pin says {pin.size}, though "
+            "its SHA-256 is the pinned one",
+            remedy="correct the pin's size, or let `assembler pin` do it",
+        )
+    return False
+
+
+def _with_trees(
+    pins: Mapping[str, tuple[Pin, ...]],
+    given: Mapping[str, Given],
+    store: Store,
+    progress: Progress,
+    *,
+    offline: bool,
+) -> tuple[dict[str, tuple[Pin, ...]], tuple[str, ...]]:
+    """Put given source trees in their pins' places; return also the names nobody gave."""
+    takers = {pin.name for group in pins.values() for pin in group if pin.kind in _TREES}
+    for name in given:
+        if name not in takers:
+            raise ConfigError(
+                f"no recipe of this profile takes a source called {name!r}",
+                remedy=f"give one of {', '.join(sorted(takers))}"
+                if takers
+                else "its recipes take none",
+            )
+    result: dict[str, tuple[Pin, ...]] = {}
+    left_out: list[str] = []
+    for recipe, group in pins.items():
+        kept = []
+        for pin in group:
+            if pin.kind in _TREES and pin.name in given:
+                from assembler.sources.trees import snapshot
+
+                kept.append(snapshot(pin.name, given[pin.name], store, progress, offline=offline))
+            elif pin.kind == "path":
+                left_out.append(pin.name)
+            else:
+                kept.append(pin)
+        if kept:
+            result[recipe] = tuple(kept)
+    return result, tuple(left_out)
+
+
+def _bring(
+    workspace: Workspace,
+    profile: Profile,
+    progress: Progress,
+    store: Store,
+    pins: Mapping[str, tuple[Pin, ...]],
+    missing: list[Pin],
+    jobs: int,
+    locked: bool,
+) -> tuple[dict[str, tuple[Pin, ...]], tuple[Moved, ...]]:
+    from assembler.sources.bring import Bringer
+    from assembler.sources.repin import replace_pins
+
+    bringer = Bringer(store, target_of(profile), progress, jobs=jobs, locked=locked)
+    brought = bringer.bring(missing)
+    if not brought.replaced:
+        return dict(pins), ()
+    changed: dict[str, tuple[Pin, ...]] = {}
+    for recipe, group in pins.items():
+        changed[recipe] = tuple(brought.replaced.get(pin, pin) for pin in group)
+        new = {
+            brought.replaced[pin].name: brought.replaced[pin]
+            for pin in group
+            if pin in brought.replaced
+        }
+        if new:
+            replace_pins(pin_file(workspace, recipe), profile.name, new)
+    return changed, brought.moved
+
+
+def target_of(profile: Profile) -> Target:
+    """Return what the profile's wheels must run on."""
+    return Target.of(
+        python=profile.python,
+        platform=profile.platform,
+        glibc=profile.virtual_packages.get("__glibc", "2.17"),
+    )
+
+
+def variant_key(name: str) -> str:
+    """Return the variant that holds a pin's version: ``amd-aiter`` → ``amd_aiter_version``."""
+    return re.sub(r"[^0-9A-Za-z_]", "_", name) + "_version"
+
+
+def variants(pins: Iterable[Pin]) -> str:
+    """Return variants.yaml: each pin's version, Debian's without epoch and revision."""
+    lines = {}
+    for pin in pins:
+        version = upstream_version(pin.version) if pin.kind == "debian" else pin.version
+        if version:
+            lines[variant_key(pin.name)] = f"{variant_key(pin.name)}: [{json.dumps(version)}]"
+    return "".join(f"{lines[key]}\n" for key in sorted(lines))
+
+
+def lay_out(folder: Path, store: Store, pins: Mapping[str, tuple[Pin, ...]]) -> None:
+    """Make ``folder`` hold exactly these pins' files by recipe, variants.yaml and pins.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for recipe, group in pins.items():
+        wanted = {pin.file for pin in group}
+        for pin in group:
+            store.link(pin.sha256, folder / recipe / pin.file)
+        for path in (folder / recipe).iterdir():
+            if path.name not in wanted:
+                path.unlink()
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in pins:
+            shutil.rmtree(path)
+    _write(folder / VARIANTS_FILE, variants(pin for group in pins.values() for pin in group))
+    data = {
+        recipe: [pin.model_dump(mode="json", exclude_defaults=True) for pin in group]
+        for recipe, group in sorted(pins.items())
+    }
+    _write(folder / PINS_FILE, json.dumps(data, indent=1, sort_keys=True) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
+
+
+def read_fetched(workspace: Workspace, profile: Profile) -> dict[str, tuple[Pin, ...]]:
+    """Return the pins of the last fetch by recipe: what ``workspace.sources(profile)`` holds.
+
+    Unlike ``read_pins`` it includes the trees that the user gave. ConfigError before any fetch.
+    """
+    path = workspace.sources(profile) / PINS_FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"the sources of profile {profile.name!r} have not been fetched",
+            remedy=f"run `assembler fetch --profile {profile.name}`",
+        ) from None
+    return {
+        recipe: tuple((Wheel if "conda_name" in one else Pin).model_validate(one) for one in group)
+        for recipe, group in data.items()
+    }
