@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from assembler.errors import AssemblerError, NoSpaceError, SourceUnavailableError
 from assembler.progress import Progress, Task
 from assembler.sources import pypi, transfer
+from assembler.sources.conda_names import normal
 from assembler.sources.debian import DebianArchive, Moved
 from assembler.sources.pins import Pin
 from assembler.sources.store import Store, mismatch
@@ -178,8 +179,8 @@ class Bringer:
     def _wheels(self, pins: Sequence[Pin], task: Task) -> Iterable[Callable[[], None]]:
         """Yield the work of getting each wheel, after asking pip once where they all are."""
         resolution = pypi.resolve([f"{pin.name}=={pin.version}" for pin in pins], self._target)
-        found = {pypi.normal(one.name): one for one in resolution.found}
-        nowhere = [pin for pin in pins if pypi.normal(pin.name) not in found and not pin.url]
+        found = {normal(one.name): one for one in resolution.found}
+        nowhere = [pin for pin in pins if normal(pin.name) not in found and not pin.url]
         if nowhere:
             some = ", ".join(pin.label for pin in nowhere[:3]) + (
                 f" and {len(nowhere) - 3} more" if len(nowhere) > 3 else ""
@@ -193,7 +194,7 @@ class Bringer:
                 "`--offline` with a filled store",
             )
         for pin in pins:
-            yield self._wheel(pin, found.get(pypi.normal(pin.name)), task)
+            yield self._wheel(pin, found.get(normal(pin.name)), task)
 
     def _wheel(self, pin: Pin, found: pypi.Found | None, task: Task) -> Callable[[], None]:
         def work() -> None:

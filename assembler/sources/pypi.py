@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from assembler.errors import ConfigError, SourceUnavailableError
+from assembler.sources.conda_names import normal
 
 _SECTIONS = ("global", "install", "download", ":env:")
 _NOT_FOUND = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)")
@@ -228,11 +229,6 @@ def resolve(
 def same_name(requirement: str, name: str) -> bool:
     """Tell whether a requirement is about the distribution ``name``."""
     return normal(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]) == normal(name)
-
-
-def normal(name: str) -> str:
-    """Return a distribution's name as PEP 503 normalises it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def download(requirement: str, target: Target, folder: Path) -> Path | None:
