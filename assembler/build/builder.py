@@ -1,0 +1,258 @@
+"""Carrying out a build plan: workers, logs, and one publication a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from assembler.build.plan import BuildPlan, Planned
+from assembler.build.recipes import Variants
+from assembler.build.stack import GFX_AXIS, plan_stack, read_recipes
+from assembler.build.worker import Job, Result
+from assembler.channel.guard import exclusive
+from assembler.channel.index import publish, repair
+from assembler.channel.location import channel_url
+from assembler.errors import BuildError, NoSpaceError
+from assembler.progress import Progress
+from assembler.stack import Profile
+from assembler.targets import build_environment
+from assembler.workspace import Workspace
+
+LOG_TAIL = 15
+
+
+@dataclass(frozen=True)
+class Built:
+    """A package that this run made."""
+
+    path: str
+    why: str
+    seconds: float
+    size: int
+    left_out: tuple[dict[str, Any], ...]
+
+
+@dataclass
+class BuildResult:
+    """What a build run did."""
+
+    plan: BuildPlan
+    built: list[Built] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result for ``--json``."""
+        return {
+            "built": [asdict(item) for item in self.built],
+            "failed": self.failed,
+            "removed": list(self.removed),
+            "up_to_date": [item.path for item in self.plan.packages if item.up_to_date],
+            "left_out": list(self.plan.left_out),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def plan(workspace: Workspace, profile: Profile) -> BuildPlan:
+    """Return what a build would do, changing nothing in the channel."""
+    return plan_stack(workspace, read_recipes(workspace, profile), profile)
+
+
+def _environment(planned: Planned, targets: tuple[str, ...], home: Path) -> dict[str, str]:
+    """Return a worker's environment: this Python first on PATH, nothing of the user's session."""
+    keep = {key: os.environ[key] for key in ("TMPDIR", "SSL_CERT_FILE") if key in os.environ}
+    chosen = planned.rendered.variant.get(GFX_AXIS)
+    return keep | build_environment([chosen] if chosen else targets) | {
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+    }
+
+
+class Builder:
+    """Builds what a plan says is missing and publishes it step by step."""
+
+    def __init__(
+        self, workspace: Workspace, profile: Profile, progress: Progress, *, jobs: int
+    ) -> None:
+        self._workspace = workspace
+        self._profile = profile
+        self._progress = progress
+        self._jobs = max(1, jobs)
+        # A folder of this process: the workers of a killed run may still write into theirs.
+        self._all_work = workspace.build / "work"
+        self._work = self._all_work / f"{profile.name}-{os.getpid()}"
+        self._logs = workspace.build / "logs" / profile.name
+        self._processes: set[subprocess.Popen[bytes]] = set()
+
+    def run(self, *, keep_going: bool = False) -> BuildResult:
+        """Build everything that is not up to date.
+
+        A failing package stops the run after the packages that are being built, unless
+        ``keep_going``: then only what is built with it is skipped, and BuildError comes at the end.
+        """
+        started = time.monotonic()
+        with exclusive(self._workspace.channel, self._progress):
+            repair(self._workspace.channel, self._progress)
+            stack = read_recipes(self._workspace, self._profile)
+            result = BuildResult(plan_stack(self._workspace, stack, self._profile))
+            shutil.rmtree(self._all_work, ignore_errors=True)
+            self._logs.mkdir(parents=True, exist_ok=True)
+            for step in result.plan.waves():
+                ready = [item for item in step if not set(item.after) & set(self._names(result))]
+                done = self._build_step(ready, stack.variants, stack.gfx_targets, result, keep_going)
+                publish(self._workspace.channel, done, progress=self._progress)
+                if result.failed and not keep_going:
+                    break
+            if not result.failed and result.plan.stale:
+                publish(
+                    self._workspace.channel, [], remove=result.plan.stale, progress=self._progress
+                )
+                result.removed = result.plan.stale
+            shutil.rmtree(self._work, ignore_errors=True)
+        result.seconds = time.monotonic() - started
+        if result.failed:
+            label, words = next(iter(result.failed.items()))
+            raise BuildError(
+                f"{len(result.failed)} of {len(result.plan.todo)} packages failed, first {label}: {words}",
+                remedy=f"read the logs in {self._logs}",
+            )
+        return result
+
+    def _names(self, result: BuildResult) -> list[str]:
+        return [label.split()[0] for label in result.failed]
+
+    def _build_step(  # noqa: PLR0913
+        self,
+        step: list[Planned],
+        variants: Variants,
+        targets: tuple[str, ...],
+        result: BuildResult,
+        keep_going: bool,
+    ) -> list[Path]:
+        """Build one step in parallel and return the finished packages."""
+        done: list[Path] = []
+        queue = list(step)
+        running: dict[Future[Result], Planned] = {}
+        with (
+            self._progress.task("building packages", total=len(step)) as bar,
+            ThreadPoolExecutor(self._jobs) as pool,
+        ):
+            try:
+                while queue or running:
+                    while queue and len(running) < self._jobs:
+                        planned = queue.pop(0)
+                        self._progress.detail(f"building {planned.label}: {planned.why}")
+                        running[pool.submit(self._build_one, planned, variants, targets)] = planned
+                    names = ", ".join(sorted(item.rendered.name for item in running.values()))
+                    bar.describe(f"building {names}")
+                    finished, _waiting = wait(running, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        planned = running.pop(future)
+                        bar.advance()
+                        self._take(planned, future.result(), result, done)
+                    if result.failed and not keep_going:
+                        queue.clear()
+            except BaseException:
+                self._stop()
+                raise
+        return done
+
+    def _take(
+        self, planned: Planned, outcome: Result, result: BuildResult, done: list[Path]
+    ) -> None:
+        """Record what came of one package."""
+        if outcome.no_space:
+            self._stop()
+            raise NoSpaceError(
+                f"the disk is full while building {planned.label}",
+                remedy=f"free some room in {self._workspace.build} and run it again",
+            )
+        if outcome.package is None:
+            result.failed[planned.label] = outcome.error or "no reason given"
+            self._progress.say(f"failed: {planned.label} (log {self._log(planned)})")
+            return
+        package = Path(outcome.package)
+        done.append(package)
+        built = Built(
+            planned.path, planned.why, outcome.seconds, package.stat().st_size, outcome.left_out
+        )
+        result.built.append(built)
+        self._progress.detail(f"built {planned.label} in {outcome.seconds:.1f} s")
+
+    def _log(self, planned: Planned) -> Path:
+        return self._logs / f"{planned.rendered.name}-{planned.build}.log"
+
+    def _build_one(
+        self, planned: Planned, variants: Variants, targets: tuple[str, ...]
+    ) -> Result:
+        """Build one package in a child process and judge it by its result file."""
+        work = self._work / f"{planned.rendered.name}-{planned.build}"
+        work.mkdir(parents=True)
+        log = self._log(planned)
+        log.unlink(missing_ok=True)
+        job = Job(
+            recipe=str(planned.rendered.file),
+            variants={key: list(values) for key, values in variants.items()},
+            name=planned.rendered.name,
+            build=planned.rendered.build,
+            channels=(channel_url(self._workspace.channel),) if planned.rendered.host else (),
+            input_key=planned.key,
+            inputs=planned.inputs,
+            work=str(work),
+            log=str(log),
+        )
+        job_file, result_file = work / "job.json", work / "result.json"
+        job_file.write_text(json.dumps(asdict(job)), encoding="utf-8")
+        home = work / "home"
+        home.mkdir()
+        command = [sys.executable, "-m", "assembler.build.worker", str(job_file), str(result_file)]
+        with log.open("ab") as stream:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=_environment(planned, targets, home),
+                umask=0o022,
+                start_new_session=True,
+            )
+            self._processes.add(process)
+            code = process.wait()
+            self._processes.discard(process)
+        if not result_file.is_file():
+            return Result(None, error=f"the worker ended with status {code}; {_tail(log)}")
+        data: Mapping[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
+        outcome = Result(**{**data, "left_out": tuple(data["left_out"])})
+        if outcome.error:
+            return Result(None, error=f"{outcome.error.strip()}; {_tail(log)}", no_space=outcome.no_space)
+        return outcome
+
+    def _stop(self) -> None:
+        """End the workers that are still running, with everything they started."""
+        for process in list(self._processes):
+            try:
+                os.killpg(process.pid, 15)
+            except ProcessLookupError:
+                continue
+
+
+def _tail(log: Path) -> str:
+    """Return the end of a log as one line."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
+    return " | ".join(line.strip() for line in lines[-LOG_TAIL:] if line.strip())[-600:]

@@ -1,0 +1,133 @@
+"""One build in a process of its own: ``python -m assembler.build.worker JOB.json RESULT.json``.
+
+rattler-build changes the process it runs in (signals, threads), and may take it down; the builder
+stays whole whatever happens here. The result file is the only thing that counts, not the exit code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rattler_build import RattlerBuildError, ToolConfiguration
+from rattler_build.progress import LogEvent, ProgressCallback
+
+from assembler.build.normal import Stamp, normalise
+from assembler.build.recipes import render_variants
+from assembler.errors import AssemblerError
+
+PR_SET_PDEATHSIG = 1
+LEFT_OUT = "left-out: "
+NO_SPACE = "No space left on device"
+# rattler-build's own package is read once and thrown away.
+SCRATCH_FORMAT = "conda:1"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to build: one rendered package, chosen by name and rattler-build's build string."""
+
+    recipe: str
+    variants: dict[str, list[str]]
+    name: str
+    build: str
+    channels: tuple[str, ...]
+    input_key: str
+    inputs: dict[str, Any]
+    work: str
+    log: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of it: the finished package, or words about the failure."""
+
+    package: str | None
+    left_out: tuple[dict[str, Any], ...] = ()
+    seconds: float = 0.0
+    error: str | None = None
+    no_space: bool = False
+
+
+class _Log(ProgressCallback):
+    """Writes rattler-build's messages to the package's log file."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("a", encoding="utf-8", buffering=1)
+        self.lines: list[str] = []
+
+    def on_log(self, event: LogEvent) -> None:
+        """Keep one message."""
+        self.lines.append(event.message)
+        self._stream.write(f"{event.message}\n")
+
+
+def run(job: Job) -> Result:
+    """Build, normalise, and return the result; never raises for a failing build."""
+    started = time.monotonic()
+    work = Path(job.work)
+    scratch = work / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    log = _Log(Path(job.log))
+    try:
+        variants = {key: tuple(values) for key, values in job.variants.items()}
+        rendered = next(
+            item
+            for item in render_variants(Path(job.recipe), variants)
+            if (data := item.recipe.to_dict())["package"]["name"] == job.name
+            and data["build"]["string"] == job.build
+        )
+        built = rendered.run_build(
+            tool_config=ToolConfiguration(test_strategy="skip", compression_threads=1),
+            output_dir=scratch,
+            channels=list(job.channels),
+            progress_callback=log,
+            no_build_id=True,
+            package_format=SCRATCH_FORMAT,
+            no_include_recipe=True,
+        )
+        left_out = tuple(
+            json.loads(line.removeprefix(LEFT_OUT))
+            for line in log.lines
+            if line.startswith(LEFT_OUT)
+        )
+        stamp = Stamp(job.input_key, job.inputs, left_out)
+        package = normalise(Path(built.packages[0]), work / "done", stamp)
+    except (RattlerBuildError, RuntimeError, AssemblerError, OSError) as error:
+        words = [*log.lines[-20:], str(error)]
+        full = any(NO_SPACE in line for line in words)
+        return Result(None, seconds=time.monotonic() - started, error=str(error), no_space=full)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Result(str(package), left_out, time.monotonic() - started)
+
+
+def _die_with_builder() -> None:
+    """Ask the kernel to end this process when the builder dies."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main() -> None:
+    """Read the job, do it, write the result whole."""
+    _die_with_builder()
+    job_file, result_file = map(Path, sys.argv[1:3])
+    data = json.loads(job_file.read_text(encoding="utf-8"))
+    job = Job(**{**data, "channels": tuple(data["channels"])})
+    result = run(job)
+    partial = result_file.with_suffix(".part")
+    partial.write_text(json.dumps(asdict(result)), encoding="utf-8")
+    partial.replace(result_file)
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
