@@ -1,0 +1,70 @@
+"""``assembler verify``: run the gates on images, packages, folders and channels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from assembler.cli.options import Session, common
+from assembler.errors import VerifyError
+from assembler.verify import formats
+from assembler.verify.policy import read_policy, read_targets
+from assembler.verify.sandbox import NAMES
+from assembler.verify.session import Request, exit_code, verify
+
+
+@click.command("verify")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--gate", "gates", multiple=True, metavar="NAME", help="Only this gate (repeatable).")
+@click.option(
+    "--format", "style", type=click.Choice(formats.NAMES), help="How to print the report [text]."
+)
+@click.option("--sandbox", type=click.Choice(NAMES), help="Run smokes with this, not the first.")
+@click.option(
+    "--policy",
+    "extra",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="TOML file laid over the profile's policy.",
+)
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for unpacked copies [build/verify].",
+)
+@common
+def command(
+    session: Session,
+    paths: tuple[Path, ...],
+    gates: tuple[str, ...],
+    style: str | None,
+    sandbox: str | None,
+    extra: Path | None,
+    scratch: Path | None,
+) -> int:
+    """Check what PATHS hold (default: the profile's image) and say what is wrong.
+
+    A path is an OCI layout, an uncompressed archive of one, a .conda package, a wheel, a folder or
+    a channel. The exit status is 0, the failing gate's own, or 11 when several gates failed.
+    """
+    if not paths:
+        layout = session.workspace.image_layout(session.profile)
+        if not layout.is_dir():
+            raise VerifyError(
+                f"there is no image of profile {session.profile.name} at {layout}",
+                remedy="make it with `assembler clean-image`, or name what to verify",
+            )
+        paths = (layout,)
+    targets = read_targets(session.workspace.root, session.profile.variants)
+    request = Request(
+        paths=paths,
+        profile=session.profile.name,
+        policy=read_policy(session.profile.name, extra=extra, targets=targets),
+        scratch=(scratch or session.workspace.build / "verify").absolute(),
+        gates=gates,
+        smokes=session.profile.smoke,
+        sandbox=sandbox,
+    )
+    report = verify(request, session.progress)
+    click.echo(formats.render(report, style or ("json" if session.as_json else "text")))
+    return exit_code(report)

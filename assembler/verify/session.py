@@ -1,0 +1,143 @@
+"""Runs gates over subjects: which gate looks at what, in which order, and what came of it."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from assembler.errors import ConfigError, VerifyError
+from assembler.progress import Progress
+from assembler.stack import Smoke
+from assembler.verify import smoke
+from assembler.verify.findings import GateResult, Report, SubjectReport
+from assembler.verify.opening import Subject, find_subjects, open_tree
+from assembler.verify.policy import Policy
+from assembler.verify.tree import Tree, TreeKind
+
+ALL: tuple[TreeKind, ...] = ("image", "conda", "wheel", "folder")
+WHOLE: tuple[TreeKind, ...] = ("image", "folder")
+Needs = Literal["tree", "runs", "tree and runs"]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate.
+
+    ``module`` is the file in assembler/verify/gates whose function ``check`` gives the result. It
+    takes the tree and the policy; one that ``needs`` runs takes the smoke runs (None when they
+    were not asked for) instead of both or after them. ``exit_code`` is what the command ends with
+    when no other gate fails.
+    """
+
+    name: str
+    summary: str
+    module: str
+    kinds: tuple[TreeKind, ...]
+    exit_code: int
+    needs: Needs = "tree"
+
+    def run(self, tree: Tree, policy: Policy, runs: smoke.SmokeRuns | None) -> GateResult:
+        """Load the gate's module and ask it."""
+        module = importlib.import_module(f"assembler.verify.gates.{self.module}")
+        arguments: tuple[object, ...] = {
+            "tree": (tree, policy), "runs": (runs,), "tree and runs": (tree, policy, runs)
+        }[self.needs]  # fmt: skip
+        result: GateResult = module.check(*arguments)
+        return result
+
+
+SMOKE = "smoke"
+GATES: dict[str, Gate] = {
+    gate.name: gate
+    for gate in (
+        Gate(SMOKE, "declared programs run inside the image", "smoke", ("image",), 28, "runs"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to verify and how."""
+
+    paths: tuple[Path, ...]
+    profile: str
+    policy: Policy
+    scratch: Path
+    gates: tuple[str, ...] = ()
+    smokes: Sequence[Smoke] = ()
+    sandbox: str | None = None
+
+    def selected(self) -> tuple[Gate, ...]:
+        """Return the gates asked for, all when none is named; ConfigError for an unknown one."""
+        unknown = [name for name in self.gates if name not in GATES]
+        if unknown:
+            raise ConfigError(
+                f"there is no gate {unknown[0]!r}", remedy=f"the gates are {', '.join(GATES)}"
+            )
+        return tuple(gate for gate in GATES.values() if not self.gates or gate.name in self.gates)
+
+
+def verify(request: Request, progress: Progress) -> Report:
+    """Open every path and run the gates; errors of one path end the run."""
+    gates = request.selected()
+    reports = [
+        _verify_subject(subject, request, gates, progress)
+        for path in request.paths
+        for subject in find_subjects(path)
+    ]
+    return Report(profile=request.profile, subjects=tuple(reports))
+
+
+def _verify_subject(
+    subject: Subject, request: Request, gates: Sequence[Gate], progress: Progress
+) -> SubjectReport:
+    with open_tree(subject, request.scratch, progress) as tree:
+        runs: smoke.SmokeRuns | None = None
+        results: list[GateResult] = []
+        for gate in gates:
+            if tree.kind not in gate.kinds:
+                results.append(GateResult.skip(gate.name, f"does not apply to a {subject.kind}"))
+                continue
+            started = time.monotonic()
+            with progress.task(f"gate {gate.name}"):
+                if gate.name == SMOKE:
+                    runs = run_smokes(tree, request, progress)
+                result = gate.run(tree, request.policy, runs)
+            results.append(_judged(result, request.policy, time.monotonic() - started))
+        return SubjectReport(
+            path=str(subject.path), kind=subject.kind, digest=tree.digest, gates=tuple(results)
+        )
+
+
+def run_smokes(tree: Tree, request: Request, progress: Progress) -> smoke.SmokeRuns:
+    """Run the profile's smokes with their outputs kept beside the unpacked copy."""
+    logs = request.scratch / "logs" / (tree.digest or "folder").removeprefix("sha256:")[:16]
+    return smoke.run(tree, request.smokes, progress, sandbox=request.sandbox, logs=logs)
+
+
+def _judged(result: GateResult, policy: Policy, seconds: float) -> GateResult:
+    """Return the result with the policy's exceptions applied and the time it took."""
+    findings = tuple(map(policy.excuse, result.findings))
+    verdict = result.verdict
+    if verdict != "skipped":
+        verdict = "fail" if any(finding.fails for finding in findings) else "pass"
+    return result.model_copy(
+        update={"findings": findings, "verdict": verdict, "seconds": round(seconds, 3)}
+    )
+
+
+def exit_code(report: Report) -> int:
+    """Return 0, the code of the one gate that failed, or VerifyError's when several did."""
+    failed = {
+        result.gate
+        for subject in report.subjects
+        for result in subject.gates
+        if result.verdict == "fail"
+    }
+    if len(failed) == 1:
+        return GATES[failed.pop()].exit_code
+    return VerifyError.exit_code if failed else 0
