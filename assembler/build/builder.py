@@ -72,16 +72,20 @@ def _environment(planned: Planned, targets: tuple[str, ...], home: Path) -> dict
     """Return a worker's environment: this Python first on PATH, nothing of the user's session."""
     keep = {key: os.environ[key] for key in ("TMPDIR", "SSL_CERT_FILE") if key in os.environ}
     chosen = planned.rendered.variant.get(GFX_AXIS)
-    return keep | build_environment([chosen] if chosen else targets) | {
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-        "HOME": str(home),
-        "LANG": "C.UTF-8",
-        "LC_ALL": "C.UTF-8",
-        "TZ": "UTC",
-        "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONNOUSERSITE": "1",
-    }
+    return (
+        keep
+        | build_environment([chosen] if chosen else targets)
+        | {
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONNOUSERSITE": "1",
+        }
+    )
 
 
 class Builder:
@@ -115,7 +119,9 @@ class Builder:
             self._logs.mkdir(parents=True, exist_ok=True)
             for step in result.plan.waves():
                 ready = [item for item in step if not set(item.after) & set(self._names(result))]
-                done = self._build_step(ready, stack.variants, stack.gfx_targets, result, keep_going)
+                done = self._build_step(
+                    ready, stack.variants, stack.gfx_targets, result, keep_going
+                )
                 publish(self._workspace.channel, done, progress=self._progress)
                 if result.failed and not keep_going:
                     break
@@ -129,7 +135,8 @@ class Builder:
         if result.failed:
             label, words = next(iter(result.failed.items()))
             raise BuildError(
-                f"{len(result.failed)} of {len(result.plan.todo)} packages failed, first {label}: {words}",
+                f"{len(result.failed)} of {len(result.plan.todo)} packages failed, "
+                f"first {label}: {words}",
                 remedy=f"read the logs in {self._logs}",
             )
         return result
@@ -137,7 +144,7 @@ class Builder:
     def _names(self, result: BuildResult) -> list[str]:
         return [label.split()[0] for label in result.failed]
 
-    def _build_step(  # noqa: PLR0913
+    def _build_step(
         self,
         step: list[Planned],
         variants: Variants,
@@ -198,9 +205,7 @@ class Builder:
     def _log(self, planned: Planned) -> Path:
         return self._logs / f"{planned.rendered.name}-{planned.build}.log"
 
-    def _build_one(
-        self, planned: Planned, variants: Variants, targets: tuple[str, ...]
-    ) -> Result:
+    def _build_one(self, planned: Planned, variants: Variants, targets: tuple[str, ...]) -> Result:
         """Build one package in a child process and judge it by its result file."""
         work = self._work / f"{planned.rendered.name}-{planned.build}"
         work.mkdir(parents=True)
@@ -240,7 +245,9 @@ class Builder:
         data: Mapping[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
         outcome = Result(**{**data, "left_out": tuple(data["left_out"])})
         if outcome.error:
-            return Result(None, error=f"{outcome.error.strip()}; {_tail(log)}", no_space=outcome.no_space)
+            return Result(
+                None, error=f"{outcome.error.strip()}; {_tail(log)}", no_space=outcome.no_space
+            )
         return outcome
 
     def _stop(self) -> None:

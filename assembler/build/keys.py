@@ -1,8 +1,9 @@
 """Input keys: what a package is made of, as one digest.
 
 Two packages with one key are the same bytes; a package whose key is in the channel is not built
-again. The key covers every file of the recipe, the shared scripts it calls, the sources, the variant
-it used, the gfx list when its build sees one, the keys of its host packages, and the builder itself.
+again. The key covers every file of the recipe, the shared scripts it calls, the sources, the
+variant it used, the gfx list when its build sees one, the keys of its host packages, and the
+builder itself.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _family(build: str) -> str:
 
 
 def explain(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> str:
-    """Say in a few words why a package must be built, given the inputs of the one in the channel."""
+    """Say in a few words why a package must be built, given its predecessor's inputs."""
     if not old:
         return "not in the channel"
     changed: list[str] = []

@@ -96,7 +96,7 @@ def _ordered(rendered: Iterable[Rendered]) -> list[Rendered]:
     return order
 
 
-def make_plan(  # noqa: PLR0913 - the facts a plan is a function of
+def make_plan(
     rendered: Iterable[Rendered],
     *,
     profile: str,
@@ -159,6 +159,10 @@ def _predecessor(
     for stamp in channel.values():
         old: Mapping[str, Any] = stamp.get("inputs", {})
         parts = str(old.get("package", "")).split(" ")
-        if old.get("profile") == inputs["profile"] and parts[:1] == [name] and parts[2:] == [family]:
+        if (
+            old.get("profile") == inputs["profile"]
+            and parts[:1] == [name]
+            and parts[2:] == [family]
+        ):
             return old
     return None

@@ -27,12 +27,16 @@ LINUX_64 = {
 def marker_environment(python: str) -> dict[str, str]:
     """Return what PEP 508 markers see on linux-64 with this Python (``3.11``)."""
     environment = {key: str(value) for key, value in default_environment().items()}
-    return environment | LINUX_64 | {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "implementation_version": f"{python}.0",
-        "extra": "",
-    }
+    return (
+        environment
+        | LINUX_64
+        | {
+            "python_version": python,
+            "python_full_version": f"{python}.0",
+            "implementation_version": f"{python}.0",
+            "extra": "",
+        }
+    )
 
 
 def _constraint(specifier: Specifier) -> list[str]:
@@ -78,4 +82,3 @@ def conda_requirements(lines: Iterable[str], python: str, *, where: str) -> tupl
         if requirement.marker is None or requirement.marker.evaluate(environment):
             found.add(conda_requirement(requirement))
     return tuple(sorted(found))
-

@@ -1,4 +1,4 @@
-"""What a profile is built from: recipes written by hand, recipes derived from wheels, their sources."""
+"""What a profile is built from: recipes, written by hand or derived from wheels, and sources."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from assembler.build.requirements import conda_requirements
 from assembler.build.wheels import WheelMetadata, wheel_recipe
 from assembler.digest import sha256_file
 from assembler.errors import BuildError, ConfigError
+from assembler.sources.fetch import VARIANTS_FILE, read_fetched
 from assembler.sources.pins import Pin, Wheel, read_pins
 from assembler.stack import Profile
 from assembler.targets import check_targets
@@ -102,9 +103,7 @@ def _declared_requirements(archive: Path, file: str, python: str) -> tuple[str, 
     )
 
 
-def _expanded(
-    workspace: Workspace, profile: Profile, recipe: Recipe, generated: Path
-) -> Recipe:
+def _expanded(workspace: Workspace, profile: Profile, recipe: Recipe, generated: Path) -> Recipe:
     """Add what a source tree declares to a recipe with ``extra: {requirements_from: FILE}``."""
     data = recipe.read()
     file = (data.get("extra") or {}).get("requirements_from")
@@ -125,12 +124,11 @@ def _expanded(
 
 def read_recipes(workspace: Workspace, profile: Profile) -> StackRecipes:
     """Collect a profile's recipes, after fetch; BuildError when a source is not there yet."""
-    pins = read_pins(workspace, profile)
+    pins = read_fetched(workspace, profile)
     sources = workspace.sources(profile)
     generated = workspace.build / "recipes" / profile.name
-    fetched = sources / "variants.yaml"
     axes = load_variants(
-        [*(workspace.root / file for file in profile.variants), *([fetched] if fetched.is_file() else [])],
+        [*(workspace.root / file for file in profile.variants), sources / VARIANTS_FILE],
         {"profile": [profile.name], "python_version": [profile.python]},
     )
     if GFX_AXIS not in axes:
@@ -139,27 +137,26 @@ def read_recipes(workspace: Workspace, profile: Profile) -> StackRecipes:
             remedy="add the list of GPU targets to recipes/variants.yaml",
         )
     targets = check_targets(axes[GFX_AXIS])
+    files = {name: _source_files(sources / name, group) for name, group in pins.items()}
+    for name, group in pins.items():
+        _require_fetched(name, files[name], group)
+    left_out = tuple(
+        name
+        for name in profile.recipes
+        if name not in pins and read_pins(workspace, profile).get(name)
+    )
     recipes: list[Recipe] = []
-    files: dict[str, tuple[SourceFile, ...]] = {}
-    left_out: list[str] = []
     for name in profile.recipes:
-        wanted = pins.get(name, ())
-        files[name] = _source_files(sources / name, wanted)
-        if any(pin.kind == "path" for pin in wanted) and not files[name]:
-            left_out.append(name)
-            continue
-        _require_fetched(name, files[name], wanted)
-        folder = workspace.recipes / name
-        recipe = Recipe(name, folder / "recipe.yaml", folder)
-        recipes.append(_expanded(workspace, profile, recipe, generated))
-    for name, wheels in sorted(pins.items()):
-        for pin in wheels:
-            if isinstance(pin, Wheel):
-                files[name] = _source_files(sources / name, wheels)
-                _require_fetched(name, files[name], wheels)
-                recipes.append(_wheel(workspace, profile, pin, generated))
+        if name not in left_out:
+            folder = workspace.recipes / name
+            recipe = Recipe(name, folder / "recipe.yaml", folder)
+            recipes.append(_expanded(workspace, profile, recipe, generated))
+    for _name, group in sorted(pins.items()):
+        recipes += [
+            _wheel(workspace, profile, pin, generated) for pin in group if isinstance(pin, Wheel)
+        ]
     return StackRecipes(
-        tuple(recipes), axes | {GFX_AXIS: targets}, files, targets, tuple(left_out), generated
+        tuple(recipes), {**axes, GFX_AXIS: targets}, files, targets, left_out, generated
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rattler_build import RattlerBuildError, ToolConfiguration
-from rattler_build.progress import LogEvent, ProgressCallback
+from rattler_build.progress import LogEvent, SimpleProgressCallback
 
 from assembler.build.normal import Stamp, normalise
 from assembler.build.recipes import render_variants
@@ -57,10 +57,11 @@ class Result:
     no_space: bool = False
 
 
-class _Log(ProgressCallback):
+class _Log(SimpleProgressCallback):
     """Writes rattler-build's messages to the package's log file."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._stream = path.open("a", encoding="utf-8", buffering=1)
         self.lines: list[str] = []
 

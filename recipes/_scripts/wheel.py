@@ -176,7 +176,7 @@ def folder_targets(wheel: WheelFile, rules: Iterable[Rule]) -> dict[str, str]:
     """Return folder -> target for the folders whose code objects tell it."""
     patterns = [pattern for rule in rules for pattern in rule.code_object_folders]
     found: dict[str, str] = {}
-    archive = wheel._zipfile  # noqa: SLF001 - installer has no public way to look into one file
+    archive = wheel._zipfile
     for name in archive.namelist() if patterns else ():
         folder = str(PurePosixPath(name).parent)
         if folder not in found and any(fnmatchcase(folder, pattern) for pattern in patterns):
@@ -189,7 +189,7 @@ def folder_targets(wheel: WheelFile, rules: Iterable[Rule]) -> dict[str, str]:
 
 def copy_licenses(wheel: WheelFile, folder: Path) -> None:
     """Lay the wheel's license files out for the recipe's ``license_file: licenses/``."""
-    archive = wheel._zipfile  # noqa: SLF001
+    archive = wheel._zipfile
     for name in archive.namelist():
         if ".dist-info/" in name and LICENSE.search(name) and not name.endswith("/"):
             target = folder / name.split(".dist-info/", 1)[1].removeprefix("licenses/")
@@ -237,7 +237,7 @@ def main() -> None:
         sys.exit(f"wheel.py: parts.toml has no part {options.part!r}")
 
     with WheelFile.open(the_wheel(Path.cwd())) as opened:
-        wheel = SelectedWheel(opened._zipfile)  # noqa: SLF001
+        wheel = SelectedWheel(opened._zipfile)
         selection = Selection(
             parts, leave_out, chosen, options.gfx, folder_targets(wheel, (*parts, *leave_out))
         )
@@ -250,7 +250,9 @@ def main() -> None:
                 {
                     "purelib": str(site_packages),
                     "platlib": str(site_packages),
-                    "headers": str(prefix / "include" / f"python{options.python}" / wheel.distribution),
+                    "headers": str(
+                        prefix / "include" / f"python{options.python}" / wheel.distribution
+                    ),
                     "scripts": str(prefix / "bin"),
                     "data": str(prefix),
                 },
