@@ -35,6 +35,7 @@ class Processor:
     architecture: str = "amdgcn"
     xnack: bool = False
     sramecc: bool = False
+    covers: tuple[str, ...] = ()
     note: str = ""
 
     @property
@@ -58,7 +59,10 @@ class Decoded:
 def processors() -> Mapping[int, Processor]:
     """Return the table by processor number."""
     text = resources.files("assembler.verify.gfx").joinpath("flags.toml").read_text("utf-8")
-    rows = (Processor(**row) for row in tomllib.loads(text)["processor"])
+    rows = (
+        Processor(**(row | {"covers": tuple(row.get("covers", ()))}))
+        for row in tomllib.loads(text)["processor"]
+    )
     return MappingProxyType({row.mach: row for row in rows})
 
 
@@ -85,3 +89,10 @@ def _one_bit(bit: int, *, supported: bool) -> Feature:
     if bit:
         return Feature.ON
     return Feature.OFF if supported else Feature.UNSUPPORTED
+
+
+@functools.cache
+def runs_on(processor: str) -> frozenset[str]:
+    """Return the processors on which code for ``processor`` runs: itself, or a family's members."""
+    covers = (row.covers for row in processors().values() if row.name == processor)
+    return frozenset({processor, *next(covers, ())})

@@ -1,0 +1,83 @@
+"""Which package a tree is or which are installed in it, and what targets that declares."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from assembler.verify.policy import Policy
+from assembler.verify.tree import Tree
+
+SELECTOR = "atom-device"
+TARGET_SUFFIX = re.compile(r"-(gfx[0-9a-f]+(?:-\d+)*(?:-generic)?)$")
+MAX_JSON = 64 << 20
+
+
+@dataclass(frozen=True)
+class Package:
+    """A conda package: its name, build string, and the tree paths of its files."""
+
+    name: str
+    build: str
+    files: frozenset[str]
+
+    @property
+    def target(self) -> str | None:
+        """The gfx target that the name ends with, of device packages."""
+        found = TARGET_SUFFIX.search(self.name)
+        return found.group(1) if found else None
+
+
+def packages_in(tree: Tree) -> tuple[Package, ...]:
+    """Return the package that the tree is, or those that its conda-meta lists; by name.
+
+    Wheels and folders without conda-meta have none. Records that are not JSON objects are passed
+    over: other gates speak of them.
+    """
+    if tree.kind == "conda":
+        index = _read_index(tree)
+        name = str(index.get("name") or tree.origin.name.rpartition("-")[0].rpartition("-")[0])
+        paths = frozenset(entry.path for entry in tree.files())
+        return (Package(name, str(index.get("build") or ""), paths),)
+    if tree.prefix is None:
+        return ()
+    base = f"{tree.prefix}/" if tree.prefix else ""
+    packages = []
+    for entry in tree.under(f"{base}conda-meta"):
+        if entry.kind == "file" and entry.path.endswith(".json"):
+            record = _object(tree.read(entry.path, MAX_JSON))
+            if record.get("name"):
+                files = frozenset(f"{base}{path}" for path in record.get("files") or ())
+                packages.append(Package(str(record["name"]), str(record.get("build", "")), files))
+    return tuple(sorted(packages, key=lambda package: package.name))
+
+
+def declared_targets(tree: Tree, policy: Policy) -> tuple[tuple[str, ...], str]:
+    """Return the targets that a tree must have code for, and by what they are declared."""
+    packages = packages_in(tree)
+    if tree.kind == "conda" and packages[0].target:
+        return (packages[0].target,), f"the name of {packages[0].name}"
+    for package in packages:
+        if package.name == SELECTOR and package.build.startswith("gfx"):
+            return (package.build.partition("_")[0],), f"{SELECTOR} {package.build}"
+    return policy.targets, "gfx_target of the recipes' variants"
+
+
+def _read_index(tree: Tree) -> Mapping[str, Any]:
+    if tree.info is None:
+        return {}
+    try:
+        return _object((tree.info / "index.json").read_bytes())
+    except OSError:
+        return {}
+
+
+def _object(data: bytes) -> Mapping[str, Any]:
+    try:
+        record = json.loads(data)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
