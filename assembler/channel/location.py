@@ -19,6 +19,8 @@ PACKAGE_SUFFIXES: tuple[str, ...] = (".conda", ".tar.bz2")
 INDEX = "repodata.json"
 INDEX_ZST = "repodata.json.zst"
 PART = ".part"
+# What solvers leave as it is when they join a file name to a channel's URL.
+FILE_SAFE = "/+!~=@,"
 # Kept by git so that a fresh checkout has the folder.
 PLACEHOLDERS: frozenset[str] = frozenset({".gitkeep", ".gitignore"})
 
@@ -34,7 +36,7 @@ def channel_url(channel: Path) -> str:
 
 def package_url(channel: Path, path: str) -> str:
     """Return the URL of a package given by its path in the channel (``noarch/x-1-0.conda``)."""
-    return f"{channel_url(channel)}/{quote(path)}"
+    return f"{channel_url(channel)}/{quote(path, safe=FILE_SAFE)}"
 
 
 def split_file(file: str) -> tuple[str, str, str, str] | None:

@@ -21,6 +21,7 @@ FORMAT_VERSION = 1
 # How the local channel is called in a lock; conda-lock and conda expand the variable.
 CHANNEL_VARIABLE = "ATOM_CHANNEL"
 LOCAL_CHANNEL = f"file://${CHANNEL_VARIABLE}"
+_SPEC_NAME = re.compile(r"^(?:[^\s\[]*::)?([A-Za-z0-9_][A-Za-z0-9_.-]*)\s*(.*)$", re.DOTALL)
 _DEVICE = re.compile(r".-device-(gfx[0-9a-f]+)$")
 
 
@@ -151,6 +152,16 @@ class Lock:
         }
 
 
+def split_spec(spec: str) -> tuple[str, str]:
+    """Split a dependency into the package's name and the rest of the match specification.
+
+    >>> split_spec("python >=3.11,<3.12.0a0 *_cp311"), split_spec("atom-device=*=gfx942*")
+    (('python', '>=3.11,<3.12.0a0 *_cp311'), ('atom-device', '=*=gfx942*'))
+    """
+    match = _SPEC_NAME.match(spec)
+    return (match[1].lower(), match[2]) if match else (spec, "")
+
+
 def gfx_targets_of(names: Iterable[str]) -> tuple[str, ...]:
     """Return the GPU targets whose device packages are among the package names, sorted.
 
@@ -177,6 +188,6 @@ def topological(packages: Iterable[LockedPackage]) -> tuple[LockedPackage, ...]:
         elif name not in done and name not in open_names:
             open_names.add(name)
             stack.append((name, True))
-            needs = sorted({spec.split()[0].split("::")[-1] for spec in by_name[name].depends})
+            needs = sorted({split_spec(spec)[0] for spec in by_name[name].depends})
             stack.extend((need, False) for need in reversed(needs) if need in by_name)
     return tuple(done.values())
