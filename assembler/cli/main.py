@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "image": "Assemble the OCI image of a lock.",
     "install": "Make an environment from the lock alone.",
     "lock": "Solve the stack against the channel and write the lock.",
+    "pin": "Resolve names and versions, and write files and hashes into the pin files.",
     "verify": "Check an image: imports without network or root, GPU code per target.",
 }
 

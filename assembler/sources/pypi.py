@@ -187,6 +187,7 @@ def resolve(
     *,
     dependencies: bool = False,
     constraints: Sequence[str] = (),
+    find_links: Sequence[Path] = (),
     pre: bool = False,
 ) -> Resolution:
     """Ask pip, in one call, where it has wheels of these requirements for the target.
@@ -206,6 +207,8 @@ def resolve(
         fixed += ["--report", str(report), *target.options(folder / "unused")]
         fixed += ["--constraint", str(limits)] if constraints else []
         fixed += ["--pre"] if pre else []
+        for place in find_links:
+            fixed += ["--find-links", str(place)]
         fixed += [] if dependencies else ["--no-deps"]
         while wanted:
             result = _run([*fixed, *wanted])

@@ -269,6 +269,31 @@ def _copy(store: Store, url: str, sha256: str, *, name: str, advance: Advance) -
         store.complete(sha256, digest.hexdigest(), name=name)
 
 
+def to_file(network: Network, url: str, path: Path, *, name: str) -> None:
+    """Download a URL whose hash is not known yet; TransferError when the place does not give it."""
+    import requests
+
+    try:
+        with (
+            network.session() as session,
+            session.get(
+                url, stream=True, timeout=network.timeout, verify=network.trust(url)
+            ) as answer,
+            path.open("wb") as stream,
+        ):
+            if not answer.ok:
+                raise TransferError(
+                    f"{name} could not be had from {public(url)} (HTTP {answer.status_code})",
+                    status=answer.status_code,
+                )
+            for chunk in answer.iter_content(_PIECE):
+                stream.write(chunk)
+    except requests.RequestException as error:
+        raise TransferError(
+            f"{name} could not be had from {public(url)} ({_reason(error)})"
+        ) from None
+
+
 def settings(values: Mapping[str, str]) -> Network:
     """Return the network as pip's configuration (``proxy``, ``cert``, …) describes it."""
     proxy = values.get("proxy")
