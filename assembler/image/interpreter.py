@@ -1,0 +1,84 @@
+"""The channel's python, unpacked into the cache where it can compile the image's modules."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+from assembler.digest import digest_of
+from assembler.image.bytecode import Interpreter
+from assembler.image.placement import PythonInfo
+from assembler.image.segment import SegmentSpec, SegmentStream
+
+INTERPRETER_FORMAT = 1
+
+
+class _Pieces:
+    """A file-like view of an iterator of bytes, as tarfile reads it."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces: Iterator[bytes] = iter(pieces)
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        parts, length = [self._rest], len(self._rest)
+        while length < size:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            parts.append(piece)
+            length += len(piece)
+        data = b"".join(parts)
+        self._rest = data[size:]
+        return data[:size]
+
+
+def unpack(spec: SegmentSpec, folder: Path) -> None:
+    """Write a package's files below ``folder``, as its segment has them at that prefix."""
+    pieces = SegmentStream(spec, None).pieces()
+    root = spec.root.decode()
+    with tarfile.open(fileobj=cast("IO[bytes]", _Pieces(pieces)), mode="r|") as archive:
+        for member in archive:
+            member.name = member.name.removeprefix(root)
+            if member.islnk():
+                member.linkname = member.linkname.removeprefix(root)
+            archive.extract(member, folder, set_attrs=True, filter="tar")
+
+
+def prepare(
+    python: PythonInfo, specs: Sequence[SegmentSpec], cache: Path, workers: int
+) -> Interpreter:
+    """Return the interpreter made of these packages, unpacked once per set of them.
+
+    ``specs`` are python and what it depends on; their prefix is ignored. MissingToolError when
+    it does not run on this machine.
+    """
+    key = digest_of([INTERPRETER_FORMAT, sorted(spec.sha256 for spec in specs)])
+    place = cache / "python" / key[:32]
+    if not place.is_dir():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # Unpacked under its final name's length: binary prefixes are replaced for the final place.
+        folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=place.parent))
+        try:
+            for spec in specs:
+                final = SegmentSpec(
+                    package=spec.package,
+                    sha256=spec.sha256,
+                    md5=spec.md5,
+                    size=spec.size,
+                    placement=spec.placement,
+                    prefix=str(place.absolute()),
+                    mtime=spec.mtime,
+                )
+                unpack(final, folder)
+            if not place.is_dir():
+                folder.rename(place)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    interpreter = Interpreter(place / python.executable, workers)
+    interpreter.check()
+    return interpreter

@@ -1,0 +1,148 @@
+"""What to assemble, and everything that the bytes of the result depend on. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from assembler import stack
+from assembler.digest import digest_of
+from assembler.errors import ImageError
+from assembler.image.compression import Codec
+from assembler.image.documents import ARCHITECTURES
+from assembler.image.epoch import Epoch
+from assembler.image.plan import DEFAULT_BUDGET, LayerPlan, PlannedPackage, depths, plan_layers
+from assembler.lock.model import Lock
+
+# Changes only when the bytes of an image may; written into every image.
+FORMAT_VERSION = 1
+DEFAULT_TAG = "latest"
+NONROOT_HOME = "/home/nonroot"
+_TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
+_GLIBC = re.compile(r"^__glibc\s*>=\s*([0-9]+(?:\.[0-9]+)*)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One image to make: its lock and its tag."""
+
+    lock: Lock
+    tag: str = DEFAULT_TAG
+
+    def __post_init__(self) -> None:
+        """Refuse tags that no registry takes."""
+        if not _TAG.match(self.tag):
+            raise ImageError(
+                f"{self.tag!r} is not a tag",
+                remedy="use letters, digits, '.', '_' and '-', at most 128 of them",
+            )
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to assemble; all but ``jobs`` change bytes."""
+
+    codec: Codec = field(default_factory=Codec)
+    budget: int = DEFAULT_BUDGET
+    epoch: Epoch = field(default_factory=Epoch)
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """A layer of the finished image; sizes in bytes."""
+
+    name: str
+    digest: str
+    compressed_size: int
+    unpacked_size: int
+    packages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """A finished image: ``digest`` is its manifest's, sizes are sums over the layers in bytes."""
+
+    layout: Path
+    name: str
+    tag: str
+    digest: str
+    compressed_size: int
+    unpacked_size: int
+    layers: tuple[LayerResult, ...]
+    up_to_date: bool
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the result as plain data."""
+        return {**asdict(self), "layout": str(self.layout)}
+
+
+def home(image: stack.Image) -> str:
+    """Return the user's home folder: the working directory when it is one."""
+    return image.workdir if image.workdir.startswith("/home/") else NONROOT_HOME
+
+
+def assembly_key(request: Request, image: stack.Image, options: Options) -> str:
+    """Return the key of everything that the image's bytes depend on."""
+    return digest_of(
+        {
+            "lock": request.lock.digest,
+            "image": image.model_dump(mode="json"),
+            "tag": request.tag,
+            "compression": options.codec.label,
+            "budget": options.budget,
+            "bound": options.epoch.bound,
+            "format": FORMAT_VERSION,
+        }
+    )
+
+
+def image_plan(lock: Lock, budget: int) -> tuple[LayerPlan, ...]:
+    """Return the layers of a lock's packages, bottom first, without the base."""
+    below = depths({package.name: package.depends for package in lock.packages})
+    planned = [
+        PlannedPackage(package.name, package.size, below[package.name]) for package in lock.packages
+    ]
+    # The base is a layer of its own and counts.
+    return plan_layers(planned, max(1, budget - 1) if lock.base else budget)
+
+
+def check_request(lock: Lock, image: stack.Image) -> None:
+    """Raise ImageError when a lock cannot become this image."""
+    if lock.platform not in ARCHITECTURES:
+        raise ImageError(
+            f"the lock is for {lock.platform}",
+            remedy=f"images are made for {', '.join(sorted(ARCHITECTURES))}",
+        )
+    if not lock.packages:
+        raise ImageError("the lock holds no packages", remedy="run `assembler lock`")
+    for package in lock.packages:
+        if package.url is not None:
+            raise ImageError(
+                f"{package.file} is not in the channel but at {package.url}",
+                remedy="copy it with `assembler mirror`, then run `assembler lock`",
+            )
+    if not image.prefix.startswith("/") or image.prefix.strip("/") in ("", "usr"):
+        raise ImageError(
+            f"the prefix {image.prefix!r} is not an absolute path of its own",
+            remedy="set one like /opt/atom",
+        )
+    _check_glibc(lock, image.base.glibc)
+
+
+def _check_glibc(lock: Lock, glibc: str) -> None:
+    have = _numbers(glibc)
+    for package in lock.packages:
+        for spec in package.depends:
+            found = _GLIBC.match(spec)
+            if found and _numbers(found[1]) > have:
+                raise ImageError(
+                    f"{package.name} needs glibc {found[1]}, but the base brings {glibc}",
+                    remedy="choose a newer Debian release for the image's base in stack.toml",
+                )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
