@@ -39,7 +39,7 @@ DIALECTS: Mapping[str, str] = MappingProxyType(
     }
 )
 # Variables of tools that compile for one target at a time.
-SINGLE_TARGET_DIALECTS: tuple[str, ...] = ("FLYDSL_GPU_ARCH", "ARCH")
+SINGLE_TARGET_DIALECTS: tuple[str, ...] = ("FLYDSL_GPU_ARCH",)
 
 
 def check_targets(names: Iterable[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from assembler.build.normal import EPOCH
 from assembler.build.plan import BuildPlan, Planned
 from assembler.build.recipes import Variants
 from assembler.build.stack import GFX_AXIS, plan_stack, read_recipes
@@ -81,6 +82,7 @@ def _environment(planned: Planned, targets: tuple[str, ...], home: Path) -> dict
             "LANG": "C.UTF-8",
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",
+            "SOURCE_DATE_EPOCH": str(EPOCH),
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONNOUSERSITE": "1",

@@ -166,6 +166,8 @@ def normalise(package: Path, folder: Path, stamp: Stamp) -> Path:
         index = json.loads(info["info/index.json"])
         index["build"] = stamp.build_string(index["build"])
         index["timestamp"] = EPOCH * 1000
+        about = json.loads(info.get("info/about.json", b"{}"))
+        about.pop("channels", None)  # where the host packages lay on the building machine
         records = json.loads(info["info/paths.json"])
         paths = {path["_path"]: path for path in records["paths"]}
         total = sum(path.get("size_in_bytes", 0) for path in paths.values())
@@ -185,6 +187,7 @@ def normalise(package: Path, folder: Path, stamp: Stamp) -> Path:
             ):
                 _copy_files(source, target, paths)
             records["paths"] = [paths[name] for name in sorted(paths)]
+            info["info/about.json"] = canonical_json(about)
             info["info/index.json"] = canonical_json(index)
             info["info/paths.json"] = canonical_json(records)
             info["info/assembler.json"] = canonical_json(

@@ -20,6 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 
+from assembler.build.licenses import spdx_expression
 from assembler.build.requirements import conda_constraint, conda_requirements
 from assembler.errors import BuildError
 
@@ -110,18 +111,15 @@ def _homepage(metadata: Message) -> str:
 
 
 def _license(metadata: Message) -> str:
-    """Return the SPDX expression, or the nearest thing that the metadata has, on one line."""
-    if expression := metadata["License-Expression"]:
-        return str(expression)
-    names = [
+    """Return the license as an SPDX expression: what the metadata says first that is one."""
+    classifiers = [
         str(entry).rpartition("::")[2].strip()
         for entry in metadata.get_all("Classifier", ())
         if str(entry).startswith("License ::")
     ]
-    text = str(metadata["License"] or "").strip()
-    if text and "\n" not in text and len(text) <= 80 and text != "UNKNOWN":
-        return text
-    return ", ".join(names) or "see info/licenses"
+    return spdx_expression(
+        str(metadata["License-Expression"] or ""), str(metadata["License"] or ""), *classifiers
+    )
 
 
 def wheel_recipe(

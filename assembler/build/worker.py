@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rattler_build import RattlerBuildError, ToolConfiguration
+from rattler_build import EnvironmentIsolation, RattlerBuildError, ToolConfiguration
 from rattler_build.progress import LogEvent, SimpleProgressCallback
 
 from assembler.build.normal import Stamp, normalise
@@ -94,6 +94,8 @@ def run(job: Job) -> Result:
             no_build_id=True,
             package_format=SCRATCH_FORMAT,
             no_include_recipe=True,
+            # The builder made this environment; other modes would drop the gfx variables from it.
+            env_isolation=EnvironmentIsolation.NONE,
         )
         left_out = tuple(
             json.loads(line.removeprefix(LEFT_OUT))

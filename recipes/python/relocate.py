@@ -40,7 +40,8 @@ LEFT_OUT_FILES = ("EXTERNALLY-MANAGED", "_distutils_system_mod.py", "sitecustomi
 # Provided by every Linux C library; everything else must be in this package.
 SYSTEM = re.compile(r"^(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libutil)\.so")
 
-SITECUSTOMIZE = '''"""Adds site-packages: Debian's own ``site`` has them in virtual environments only."""
+SITECUSTOMIZE = '''\
+"""Adds site-packages: Debian's own ``site`` has them in virtual environments only."""
 
 import os
 import site

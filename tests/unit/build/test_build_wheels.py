@@ -83,8 +83,10 @@ def test_console_scripts_keep_their_case() -> None:
     [
         ("License-Expression: MIT\nLicense: other\n", "MIT"),
         ("License: BSD-3-Clause\n", "BSD-3-Clause"),
-        ("Classifier: License :: OSI Approved :: MIT License\n", "MIT License"),
-        ("", "see info/licenses"),
+        ("Classifier: License :: OSI Approved :: MIT License\n", "MIT"),
+        ("License: Apache 2.0\n", "Apache-2.0"),
+        ("Classifier: License :: OSI Approved :: BSD License\n", "LicenseRef-BSD-License"),
+        ("", "LicenseRef-None"),
     ],
 )
 def test_licenses(tmp_path: Path, headers: str, expected: str) -> None:
