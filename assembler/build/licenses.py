@@ -30,7 +30,7 @@ SPDX = {
 def spdx_expression(*statements: str) -> str:
     """Return the first statement that is, or names, an SPDX expression.
 
-    Words that SPDX does not know become a ``LicenseRef-``; no statement at all, ``LicenseRef-None``.
+    Words that SPDX does not know become a ``LicenseRef-``, no statement ``LicenseRef-None``.
     """
     words = [" ".join(statement.split()) for statement in statements if statement.strip()]
     for statement in words:
