@@ -18,12 +18,12 @@ import zstandard
 
 from assembler.verify.gfx.model import MalformedError
 from assembler.verify.gfx.source import MemorySource, Source, buffered, pieces_of, spool
+from assembler.verify.gfx.streams import XzStream, ZstdStream
 
 MAX_DIRECTORY = 64 << 20
 """A zip's central directory up to this size (bytes) is read (some 500,000 members)."""
 MAX_HEADER = 8 << 20
 """Extended tar headers of one member, and ar's name table, take no more bytes than this."""
-MAX_WINDOW = 128 << 20
 CONTENT = ""
 """The name of the one member of a compressed file."""
 TAR_MAGIC_AT = 257
@@ -150,13 +150,22 @@ class _Rationed:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
+        self._position = 0
+        self._last = b""
         self.left = MAX_HEADER
+
+    def ends_at(self, offset: int) -> bool:
+        """Whether the block of zeros that ends an archive stands at ``offset``, read just now."""
+        at = offset - self._position + len(self._last)
+        return at >= 0 and self._last[at : at + 512] == bytes(512)
 
     def read(self, size: int) -> bytes:
         if self.left <= 0:
             raise MalformedError(0, f"headers of more than {MAX_HEADER} bytes")
         data = self._stream.read(size)
         self.left -= len(data)
+        self._position += len(data)
+        self._last = self._last[-512:] + data
         return data
 
 
@@ -175,6 +184,8 @@ def read_tar(
                 rationed.left = MAX_HEADER
                 member = archive.next()
                 if member is None:
+                    if not rationed.ends_at(archive.offset):
+                        raise MalformedError(archive.offset, "the archive is cut off")
                     return
                 archive.members = []  # type: ignore[attr-defined]
                 name = _clean(member.name)
@@ -248,10 +259,8 @@ def _inflate(kind: Kind, packed: Any) -> Any:
     if kind is Kind.BZIP2:
         return bz2.BZ2File(packed)
     if kind is Kind.XZ:
-        return _Xz(packed)
-    return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_reader(
-        packed, read_across_frames=True
-    )
+        return XzStream(packed)
+    return ZstdStream(packed)
 
 
 def _peek(stream: Any) -> bytes:
@@ -273,25 +282,6 @@ class _Joined:
             data, self._head = self._head[:size], self._head[size:]
             return data
         return cast("bytes", self._stream.read(size))
-
-
-class _Xz:
-    """An xz stream read with bounded memory, which lzma.LZMAFile does not offer."""
-
-    LIMIT = 96 << 20
-
-    def __init__(self, packed: Any) -> None:
-        self._packed = packed
-        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=self.LIMIT)
-
-    def read(self, size: int) -> bytes:
-        while not self._stream.eof:
-            data = self._packed.read(1 << 16) if self._stream.needs_input else b""
-            if self._stream.needs_input and not data:
-                raise EOFError("xz data is cut off")
-            if piece := self._stream.decompress(data, size):
-                return piece
-        return b""
 
 
 # -- ar ------------------------------------------------------------------------------------------

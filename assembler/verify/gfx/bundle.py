@@ -22,6 +22,7 @@ import zstandard
 
 from assembler.verify.gfx.model import MalformedError
 from assembler.verify.gfx.source import CHUNK, UNPACKED_LIMIT, Source, spool
+from assembler.verify.gfx.streams import MAX_WINDOW
 
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 COMPRESSED_MAGIC = b"CCOB"
@@ -29,8 +30,6 @@ METHODS = {0: "zlib", 1: "zstd"}
 HEADERS = {1: struct.Struct("<IQ"), 2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 MAX_ENTRIES = 4096
 MAX_ID = 1024
-MAX_WINDOW = 128 << 20
-"""The largest window (bytes) that zstd's own decoders accept by default."""
 ENTRY_ID = re.compile(r"[a-z][a-z0-9]*-[\x21-\x7e]+")
 _TABLE = struct.Struct("<QQQ")
 

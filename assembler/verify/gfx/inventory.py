@@ -102,6 +102,8 @@ class _Inspection:
         if header.machine == elf.EM_AMDGPU:
             yield from self._code(self._source, _Place(Kind.FILE, 0))
             return
+        if self._name.endswith(CODE_SUFFIXES):
+            yield self._trouble(18, f"ELF machine {header.machine}, not {elf.EM_AMDGPU} (AMDGPU)")
         try:
             sections = elf.read_sections(self._source, header)
         except MalformedError as error:

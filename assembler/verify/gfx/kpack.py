@@ -17,9 +17,9 @@ from typing import Any
 import msgpack
 import zstandard
 
-from assembler.verify.gfx.bundle import MAX_WINDOW
 from assembler.verify.gfx.model import MalformedError
 from assembler.verify.gfx.source import Source, buffered, pieces_of, spool
+from assembler.verify.gfx.streams import ZstdStream
 
 MAGIC = b"KPAK"
 VERSION = 1
@@ -46,11 +46,8 @@ class Blob:
         frame = buffered(source.window(self.offset, self.size))
         limit = self.original_size if self.original_size is not None else 1 << 32
         try:
-            reader: Any = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_reader(
-                frame
-            )
-            plain = spool(pieces_of(reader), limit=limit)
-        except zstandard.ZstdError as error:
+            plain = spool(pieces_of(ZstdStream(frame)), limit=limit)
+        except (zstandard.ZstdError, EOFError) as error:
             raise MalformedError(self.offset, f"zstd frame is damaged ({error})") from None
         except MalformedError as error:
             raise MalformedError(self.offset, error.reason) from None

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Protocol, Self
 
 from assembler.verify.gfx.model import MalformedError
 
@@ -200,7 +200,14 @@ def spool(pieces: Iterable[bytes], *, limit: int = UNPACKED_LIMIT) -> Source:
     return FileSource(file)
 
 
-def pieces_of(stream: IO[bytes], size: int = CHUNK) -> Iterable[bytes]:
+class Readable(Protocol):
+    """Anything that gives its bytes one after another."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes; nothing at the end."""
+
+
+def pieces_of(stream: Readable, size: int = CHUNK) -> Iterable[bytes]:
     """Yield a stream's bytes in pieces of at most ``size``."""
     while piece := stream.read(size):
         yield piece
