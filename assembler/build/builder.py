@@ -28,7 +28,8 @@ from assembler.stack import Profile
 from assembler.targets import build_environment
 from assembler.workspace import Workspace
 
-LOG_TAIL = 15
+LOG_TAIL = 4  # lines
+LOG_WORDS = 400  # characters
 
 
 @dataclass(frozen=True)
@@ -247,9 +248,7 @@ class Builder:
         data: Mapping[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
         outcome = Result(**{**data, "left_out": tuple(data["left_out"])})
         if outcome.error:
-            return Result(
-                None, error=f"{outcome.error.strip()}; {_tail(log)}", no_space=outcome.no_space
-            )
+            return Result(None, error=_tail(log) or outcome.error, no_space=outcome.no_space)
         return outcome
 
     def _stop(self) -> None:
@@ -262,6 +261,7 @@ class Builder:
 
 
 def _tail(log: Path) -> str:
-    """Return the end of a log as one line."""
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.is_file() else []
-    return " | ".join(line.strip() for line in lines[-LOG_TAIL:] if line.strip())[-600:]
+    """Return the end of a log as one line: what the script said last, not how to run it again."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = text.partition("\nScript execution failed.")[0].splitlines()
+    return " | ".join(line.strip() for line in lines[-LOG_TAIL:] if line.strip())[-LOG_WORDS:]

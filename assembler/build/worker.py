@@ -26,6 +26,7 @@ from assembler.errors import AssemblerError
 
 PR_SET_PDEATHSIG = 1
 LEFT_OUT = "left-out: "
+SCRIPT_FAILED = "Script failed"  # the log says why
 NO_SPACE = "No space left on device"
 # rattler-build's own package is read once and thrown away.
 SCRATCH_FORMAT = "conda:1"
@@ -67,8 +68,12 @@ class _Log(SimpleProgressCallback):
 
     def on_log(self, event: LogEvent) -> None:
         """Keep one message."""
-        self.lines.append(event.message)
-        self._stream.write(f"{event.message}\n")
+        self.write(event.message)
+
+    def write(self, message: str) -> None:
+        """Add a message to the log."""
+        self.lines.append(message)
+        self._stream.write(f"{message}\n")
 
 
 def run(job: Job) -> Result:
@@ -105,6 +110,8 @@ def run(job: Job) -> Result:
         stamp = Stamp(job.input_key, job.inputs, left_out)
         package = normalise(Path(built.packages[0]), work / "done", stamp)
     except (RattlerBuildError, RuntimeError, AssemblerError, OSError) as error:
+        if SCRIPT_FAILED not in str(error):
+            log.write(str(error))
         words = [*log.lines[-20:], str(error)]
         full = any(NO_SPACE in line for line in words)
         return Result(None, seconds=time.monotonic() - started, error=str(error), no_space=full)
