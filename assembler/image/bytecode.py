@@ -38,7 +38,7 @@ class Interpreter:
     """The image's python, unpacked where it can run here, with a pool of compiler processes."""
 
     def __init__(self, executable: Path, workers: int) -> None:
-        self._executable = executable
+        self._executable = executable.absolute()
         # Given as text: a script's own folder would come first on its module path.
         self._program = SCRIPT.read_text(encoding="utf-8")
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="bytecode")

@@ -76,10 +76,15 @@ class _Group:
         return LayerPlan(self.name, tuple(member.name for member in members), self.size)
 
 
+def classes_source() -> bytes:
+    """Return change_classes.toml."""
+    return files("assembler.image").joinpath("change_classes.toml").read_bytes()
+
+
 @cache
 def read_classes() -> tuple[ChangeClass, ...]:
     """Return the change classes that come with the assembler."""
-    text = files("assembler.image").joinpath("change_classes.toml").read_text(encoding="utf-8")
+    text = classes_source().decode()
     return tuple(
         ChangeClass(item["name"], rank, tuple(item["packages"]))
         for rank, item in enumerate(tomllib.loads(text)["class"])
@@ -130,7 +135,8 @@ def _group_name(package: PlannedPackage, change: ChangeClass, groups: int) -> st
     if change.name == "library" and groups > 1:
         bucket = hashlib.sha256(package.name.encode()).digest()[0] % groups
         return f"libraries-{bucket + 1}"
-    return {"library": "libraries"}.get(change.name, change.name)
+    # A group never has the name of a package that may stand alone.
+    return {"library": "libraries", "python": "python-tools"}.get(change.name, change.name)
 
 
 def _groups(packages: Iterable[PlannedPackage], library_groups: int) -> list[_Group]:

@@ -7,12 +7,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from assembler import stack
-from assembler.digest import digest_of
+from assembler.digest import digest_of, sha256_bytes
 from assembler.errors import ImageError
+from assembler.image.base import BASE_FORMAT
 from assembler.image.compression import Codec
+from assembler.image.debian import read_slimming
 from assembler.image.documents import ARCHITECTURES
 from assembler.image.epoch import Epoch
-from assembler.image.plan import DEFAULT_BUDGET, LayerPlan, PlannedPackage, depths, plan_layers
+from assembler.image.layer import LAYER_FORMAT
+from assembler.image.plan import (
+    DEFAULT_BUDGET,
+    LayerPlan,
+    PlannedPackage,
+    classes_source,
+    depths,
+    plan_layers,
+)
+from assembler.image.segment import SEGMENT_FORMAT
 from assembler.lock.model import Lock
 
 # Changes only when the bytes of an image may; written into every image.
@@ -61,6 +72,20 @@ class LayerResult:
 
 
 @dataclass(frozen=True)
+class LayerPreview:
+    """A layer that would be written: ``held`` when the image now in the layout has it.
+
+    ``digest`` is None, and ``size`` that of the packages, while the layer was never written.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    size: int
+    digest: str | None
+    held: bool
+
+
+@dataclass(frozen=True)
 class ImageResult:
     """A finished image: ``digest`` is its manifest's, sizes are sums over the layers in bytes."""
 
@@ -94,7 +119,8 @@ def assembly_key(request: Request, image: stack.Image, options: Options) -> str:
             "compression": options.codec.label,
             "budget": options.budget,
             "bound": options.epoch.bound,
-            "format": FORMAT_VERSION,
+            "formats": [FORMAT_VERSION, SEGMENT_FORMAT, LAYER_FORMAT, BASE_FORMAT],
+            "rules": [sha256_bytes(rules) for rules in (read_slimming().source, classes_source())],
         }
     )
 

@@ -1,0 +1,214 @@
+"""Writes one run's images into a layout: layers in parallel, then the documents."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from assembler.image import documents
+from assembler.image.activation import environment
+from assembler.image.blueprint import BASE, Blueprint, Drafter, ImageLayer
+from assembler.image.bytecode import Interpreter
+from assembler.image.cache import LayerCache, LayerRecord, SegmentCache
+from assembler.image.epoch import rfc3339
+from assembler.image.interpreter import prepare
+from assembler.image.layer import LayerWriter
+from assembler.image.layout import Layout
+from assembler.image.request import FORMAT_VERSION, Request
+from assembler.lock.model import Lock
+from assembler.progress import Progress
+from assembler.sources.debian import DebianArchive
+
+
+class Writer:
+    """One run: writes the layers that the layout lacks, makes the documents."""
+
+    def __init__(self, drafter: Drafter, target: Layout, cache: Path, progress: Progress) -> None:
+        self._drafter = drafter
+        self._options = drafter.options
+        self._target = target
+        self._cache = cache
+        self._progress = progress
+        self._segments = SegmentCache(cache / "segments")
+        self._layers = LayerCache(cache / "layers")
+        self._stop = threading.Event()
+        self.notes: list[str] = []
+
+    def image(self, request: Request, key: str) -> dict[str, Any]:
+        """Write one image's blobs and return its entry of the index."""
+        lock, image = request.lock, self._drafter.image
+        blueprint = self._drafter.draft(lock)
+        records = self._write(blueprint)
+        activation: dict[str, str] = {}
+        for record in records:
+            activation.update(record.activation)
+            self._tell(record)
+        facts = [
+            documents.LayerFacts(
+                layer.spec.name,
+                record.digest,
+                record.size,
+                record.diff_id,
+                record.tar_size,
+                layer.packages,
+                layer.time,
+            )
+            for layer, record in zip(blueprint.layers, records, strict=True)
+        ]
+        architecture = documents.ARCHITECTURES[lock.platform][0]
+        created = rfc3339(self._options.epoch.created(fact.created for fact in facts))
+        labels = self._labels(lock, created)
+        settings = documents.Settings(
+            architecture=architecture,
+            created=created,
+            user=image.user,
+            env=environment(image.prefix, activation, image.env),
+            entrypoint=image.entrypoint,
+            cmd=image.cmd,
+            workdir=image.workdir,
+            labels=labels,
+        )
+        config = documents.config(settings, facts, [rfc3339(fact.created) for fact in facts])
+        manifest = documents.manifest(config, facts, self._options.codec.media_type, labels)
+        self._target.put(config)
+        self._target.put(manifest)
+        return documents.index_entry(
+            manifest,
+            name=image.name,
+            tag=request.tag,
+            architecture=architecture,
+            key=key,
+            gfx=",".join(lock.gfx_targets),
+        )
+
+    def _labels(self, lock: Lock, created: str) -> dict[str, str]:
+        named = (spec.split()[0].split("::")[-1] for spec in lock.specs)
+        root = next((lock.by_name[name] for name in named if name in lock.by_name), None)
+        labels = {
+            f"{documents.OCI}.title": self._drafter.image.name,
+            f"{documents.OCI}.created": created,
+            f"{documents.OCI}.version": root.version if root else "",
+            f"{documents.OCI}.licenses": root.license if root else "",
+            f"{documents.OURS}.profile": lock.profile,
+            documents.LOCK: f"sha256:{lock.digest}",
+            documents.GFX: ",".join(lock.gfx_targets),
+            f"{documents.OURS}.format-version": str(FORMAT_VERSION),
+            f"{documents.OURS}.compression": self._options.codec.label,
+        }
+        return {name: value for name, value in labels.items() if value}
+
+    def _write(self, blueprint: Blueprint) -> list[LayerRecord]:
+        """Return the layers' records; those that the layout lacks are written, biggest first."""
+        keys = [layer.spec.key(self._options.codec) for layer in blueprint.layers]
+        found: dict[str, LayerRecord] = {}
+        missing: dict[str, ImageLayer] = {}
+        for key, layer in zip(keys, blueprint.layers, strict=True):
+            record = self._layers.get(key)
+            if record and self._target.has(record.digest, record.size):
+                found[key] = record
+            else:
+                missing[key] = layer
+        if missing:
+            if any(layer.spec.name == BASE for layer in missing.values()):
+                self._bring_base(blueprint.lock)
+            found.update(self._write_missing(blueprint, missing))
+        return [found[key] for key in keys]
+
+    def _write_missing(
+        self, blueprint: Blueprint, missing: Mapping[str, ImageLayer]
+    ) -> dict[str, LayerRecord]:
+        interpreter = self._interpreter(blueprint, missing)
+        total = sum(layer.unpacked for layer in missing.values())
+        try:
+            with self._progress.task("writing layers", total, in_bytes=True) as task:
+
+                def advance(amount: float) -> None:
+                    if self._stop.is_set():
+                        raise _StoppedError
+                    task.advance(amount)
+
+                writer = LayerWriter(
+                    self._target.blobs,
+                    self._segments,
+                    self._options.codec,
+                    interpreter,
+                    threads=self._drafter.jobs,
+                    advance=advance,
+                )
+                return self._in_parallel(writer, missing)
+        finally:
+            if interpreter:
+                interpreter.close()
+
+    def _in_parallel(
+        self, writer: LayerWriter, missing: Mapping[str, ImageLayer]
+    ) -> dict[str, LayerRecord]:
+        def write(key: str) -> LayerRecord:
+            blob, segments = writer.write(missing[key].spec)
+            record = LayerRecord.of(key, blob, segments)
+            self._layers.put(record)
+            return record
+
+        order = sorted(missing, key=lambda key: (-missing[key].size, key))
+        with ThreadPoolExecutor(self._drafter.jobs, thread_name_prefix="layer") as pool:
+            futures = [pool.submit(write, key) for key in order]
+            try:
+                return {key: future.result() for key, future in zip(order, futures, strict=True)}
+            except BaseException as error:
+                self._stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                if isinstance(error, _StoppedError):
+                    raise next(_errors(futures)) from None
+                raise
+
+    def _interpreter(
+        self, blueprint: Blueprint, missing: Mapping[str, ImageLayer]
+    ) -> Interpreter | None:
+        """Return the channel's python when some layer to write has modules to compile."""
+        if blueprint.python is None:
+            return None
+        names = {name for layer in missing.values() for name in layer.packages}
+        waiting = [blueprint.specs[name] for name in names if name in blueprint.specs]
+        if not any(
+            spec.placement.sources and self._segments.get(spec.key(self._options.codec)) is None
+            for spec in waiting
+        ):
+            return None
+        specs = blueprint.interpreter_specs()
+        return prepare(blueprint.python, specs, self._cache, self._drafter.jobs)
+
+    def _bring_base(self, lock: Lock) -> None:
+        store = self._drafter.store
+        wanted = [pin for pin in lock.base if not store.has(pin.sha256)]
+        if wanted:
+            suite = lock.suite or str(wanted[0].suite)
+            architecture = documents.ARCHITECTURES[lock.platform][1]
+            archive = DebianArchive(suite, architecture, self._cache / "apt" / suite)
+            with self._progress.task(f"downloading {len(wanted)} base packages"):
+                archive.download(wanted, store)
+
+    def _tell(self, record: LayerRecord) -> None:
+        if record.stripped:
+            note = f"set-id bits were removed from {', '.join(record.stripped)}"
+            self.notes.append(note)
+            self._progress.say(note)
+        if record.not_compiled:
+            self._progress.detail(
+                f"{len(record.not_compiled)} modules do not compile and have no bytecode: "
+                + ", ".join(record.not_compiled[:5])
+            )
+
+
+class _StoppedError(Exception):
+    """Another layer failed."""
+
+
+def _errors(futures: Iterable[Any]) -> Iterator[BaseException]:
+    for future in futures:
+        if future.done() and not future.cancelled():
+            error = future.exception()
+            if error is not None and not isinstance(error, _StoppedError):
+                yield error
