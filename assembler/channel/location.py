@@ -31,7 +31,7 @@ def channel_url(channel: Path) -> str:
     Every character outside the unreserved ones is percent-encoded, so that a path with a space,
     ``+``, ``%``, ``#`` or non-ASCII letters has exactly one spelling in every file and process.
     """
-    return channel.absolute().as_uri().rstrip("/")
+    return Path(os.path.abspath(channel)).as_uri().rstrip("/")  # noqa: PTH100 - removes ..
 
 
 def package_url(channel: Path, path: str) -> str:

@@ -17,6 +17,7 @@ from assembler.errors import AssemblerError, NoSpaceError
 # name -> (module, help shown in the list); modules load only when their command is called.
 COMMANDS: dict[str, str] = {
     "build": "Build every recipe that is not up to date into the channel.",
+    "channel": "Check or repair the channel.",
     "clean-image": "Do all that is not up to date: fetch, build, lock, image, verify.",
     "doctor": "Say what this machine can do, what is missing and how to get it.",
     "fetch": "Bring every pinned source into the store, checked by hash.",
@@ -25,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "install": "Make an environment from the lock alone.",
     "lock": "Solve the stack against the channel and write the lock.",
     "pin": "Resolve names and versions, and write files and hashes into the pin files.",
+    "mirror": "Copy what the lock names into the channel, or into a folder to hand on.",
     "verify": "Check an image: imports without network or root, GPU code per target.",
 }
 

@@ -89,7 +89,11 @@ def check_packages(
     return tuple(wrong)
 
 
-def _demand_packages(lock: Lock, channel: Path, progress: Progress) -> None:
+def demand_packages(lock: Lock, channel: Path, progress: Progress) -> None:
+    """Hash every locked package; ChannelError when one is absent or not the locked one.
+
+    Packages that come from elsewhere may be absent.
+    """
     total = sum(package.size for package in lock.packages)
     with progress.task("checking packages", total, in_bytes=True) as task:
         wrong = [
@@ -231,7 +235,7 @@ def install(
     prefix = Path(os.path.realpath(prefix))
     _check_platform(lock)
     _check_prefix(prefix)
-    _demand_packages(lock, channel, progress)
+    demand_packages(lock, channel, progress)
     prefix.parent.mkdir(parents=True, exist_ok=True)
     for left in _leftovers(prefix):
         shutil.rmtree(left, ignore_errors=True)
