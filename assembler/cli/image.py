@@ -1,0 +1,179 @@
+"""``assembler image``: the OCI image of a lock."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.filesize import decimal
+
+from assembler.cli.options import Session, common
+from assembler.errors import ConfigError
+from assembler.image.archive import archive_file, write_archive
+from assembler.image.assemble import assemble_all, preview
+from assembler.image.compression import Codec
+from assembler.image.epoch import Epoch
+from assembler.image.layout import Layout
+from assembler.image.plan import DEFAULT_BUDGET
+from assembler.image.request import ImageResult, LayerPreview, Options, Request
+from assembler.image.selection import requests
+from assembler.lock.files import read_lock
+from assembler.sources.store import Store
+
+
+def cache_folder(session: Session) -> Path:
+    """Return where segments and the unpacked interpreter are kept."""
+    return session.workspace.build / "cache"
+
+
+@click.command("image")
+@click.option("--lock", "lock_path", type=click.Path(path_type=Path), help="Lock to assemble.")
+@click.option("--gfx", multiple=True, metavar="TARGET", help="GPU target, or all; repeatable.")
+@click.option("-t", "--tag", metavar="TAG", help="The image's tag [latest, or the target].")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, allow_dash=True),
+    help="Layout folder, or archive file (- for stdout) with --format archive.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(["oci", "archive"]), default="oci",
+    help="OCI layout, or one tar that every engine loads.", show_default=True,
+)  # fmt: skip
+@click.option(
+    "--compression", type=click.Choice(["zstd", "gzip"]), default="zstd", show_default=True,
+    help="gzip is what docker before 23 reads.",
+)  # fmt: skip
+@click.option("--level", type=int, help="Compression level [zstd 3, gzip 6]; 9 for releases.")
+@click.option("--max-layers", type=int, default=DEFAULT_BUDGET, show_default=True)
+@click.option("-j", "--jobs", type=click.IntRange(min=1), help="Workers; never changes bytes.")
+@click.option("--plan", "only_plan", is_flag=True, help="Print the layers and what is new in them.")
+@common
+def command(
+    session: Session,
+    lock_path: Path | None,
+    gfx: tuple[str, ...],
+    tag: str | None,
+    output: Path | None,
+    form: str,
+    compression: str,
+    level: int | None,
+    max_layers: int,
+    jobs: int | None,
+    only_plan: bool,
+) -> None:
+    """Assemble the OCI image of a lock from the channel, layer by layer."""
+    started = time.monotonic()
+    workspace, profile = session.workspace, session.profile
+    lock = read_lock(lock_path or workspace.lock_file(profile))
+    wanted = requests(lock, workspace.channel, profile, gfx, tag)
+    options = Options(
+        codec=Codec.of(compression, level),
+        budget=max_layers,
+        epoch=Epoch.from_environment(),
+        jobs=jobs,
+    )
+    layout = workspace.image_layout(profile) if form == "archive" or not output else output
+    if only_plan:
+        _show_plan(session, wanted, layout, options)
+        return
+    if str(output) == "-" and form == "oci":
+        raise ConfigError("a layout is a folder", remedy="add --format archive to write to stdout")
+    if str(output) == "-" and sys.stdout.isatty():
+        raise ConfigError(
+            "an image would go to the terminal", remedy="pipe it: ... -o - | docker load"
+        )
+    results = assemble_all(
+        wanted,
+        workspace.channel,
+        profile.image,
+        layout,
+        Store(workspace.store),
+        cache_folder(session),
+        session.progress,
+        options=options,
+    )
+    seconds = time.monotonic() - started
+    if form == "archive":
+        place = output or layout.with_name(f"{layout.name}.tar")
+        if str(place) == "-":
+            write_archive(Layout(layout), sys.stdout.buffer, session.progress)
+            return
+        with archive_file(place) as sink:
+            write_archive(Layout(layout), sink, session.progress)
+        session.show(
+            {"archive": str(place), "images": [result.as_dict() for result in results]},
+            f"{place}\n" + "\n".join(describe(result, seconds) for result in results),
+        )
+        return
+    session.show(
+        {"images": [result.as_dict() for result in results], "seconds": round(seconds, 3)},
+        "\n".join(describe(result, seconds) for result in results),
+    )
+
+
+def describe(result: ImageResult, seconds: float) -> str:
+    """Return what people want to know of a finished image."""
+    state = "up to date" if result.up_to_date else f"assembled in {seconds:.1f} s"
+    lines = [
+        f"{result.name}:{result.tag} {state}",
+        f"  {result.layout}",
+        f"  {result.digest}",
+        (
+            f"  {decimal(result.compressed_size)} compressed, {decimal(result.unpacked_size)} unpacked,"
+            f" {len(result.layers)} layers"
+        ),
+    ]
+    lines += [
+        f"    {decimal(layer.compressed_size):>9}  {layer.name}{_members(layer.packages)}"
+        for layer in result.layers
+    ]
+    return "\n".join(lines)
+
+
+def _members(packages: tuple[str, ...], most: int = 4) -> str:
+    if len(packages) < 2:
+        return ""
+    shown = ", ".join(packages[:most])
+    return f": {shown}" + (f" and {len(packages) - most} more" if len(packages) > most else "")
+
+
+def _show_plan(
+    session: Session, wanted: tuple[Request, ...], layout: Path, options: Options
+) -> None:
+    workspace = session.workspace
+    plans = {
+        request.tag: preview(
+            request.lock,
+            workspace.channel,
+            session.profile.image,
+            layout,
+            Store(workspace.store),
+            cache_folder(session),
+            options=options,
+        )
+        for request in wanted
+    }
+    text = "\n".join(_plan_text(tag, layers) for tag, layers in plans.items())
+    data = {tag: [asdict(layer) for layer in layers] for tag, layers in plans.items()}
+    session.show({"plan": data}, text)
+
+
+def _plan_text(tag: str, layers: tuple[LayerPreview, ...]) -> str:
+    pulled = sum(layer.size for layer in layers if not layer.held)
+    rows = [
+        f"  {'held' if layer.held else 'pulled':<7} {decimal(layer.size):>9}"
+        f"{' ' if layer.digest else '~'} {layer.name}{_members(layer.packages)}"
+        for layer in layers
+    ]
+    return "\n".join(
+        [
+            f"{tag}: {len(layers)} layers",
+            *rows,
+            (
+                f"  a node that holds the image now in the layout pulls {decimal(pulled)}; "
+                "~ marks sizes of packages whose layer was never written"
+            ),
+        ]
+    )
