@@ -116,14 +116,14 @@ def command(
 def describe(result: ImageResult, seconds: float) -> str:
     """Return what people want to know of a finished image."""
     state = "up to date" if result.up_to_date else f"assembled in {seconds:.1f} s"
+    sizes = (
+        f"{decimal(result.compressed_size)} compressed, {decimal(result.unpacked_size)} unpacked"
+    )
     lines = [
         f"{result.name}:{result.tag} {state}",
         f"  {result.layout}",
         f"  {result.digest}",
-        (
-            f"  {decimal(result.compressed_size)} compressed, {decimal(result.unpacked_size)} unpacked,"
-            f" {len(result.layers)} layers"
-        ),
+        f"  {sizes}, {len(result.layers)} layers",
     ]
     lines += [
         f"    {decimal(layer.compressed_size):>9}  {layer.name}{_members(layer.packages)}"
