@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -294,15 +294,17 @@ def verify_prefix(lock: Lock, prefix: Path, progress: Progress) -> tuple[Flaw, .
             jobs += record["paths_data"]["paths"]
         except (ValueError, KeyError, TypeError) as error:
             flaws.append(Flaw(f"{META}/{name}", f"is malformed ({error!r})"))
+    known = {str(job.get("_path")) for job in jobs}
     with progress.task("checking files", len(jobs)) as task, ThreadPoolExecutor(HASHERS) as pool:
-        for entry, what in zip(jobs, pool.map(lambda job: _flaw(prefix, job), jobs), strict=True):
+        results = pool.map(lambda job: _flaw(prefix, job, known), jobs)
+        for entry, what in zip(jobs, results, strict=True):
             task.advance()
             if what is not None:
                 flaws.append(Flaw(str(entry.get("_path")), what))
     return tuple(sorted(flaws))
 
 
-def _flaw(prefix: Path, entry: dict[str, Any]) -> str | None:
+def _flaw(prefix: Path, entry: dict[str, Any], known: Collection[str]) -> str | None:
     path = prefix / str(entry["_path"])
     kind = entry.get("path_type")
     if not os.path.lexists(path):
@@ -312,9 +314,8 @@ def _flaw(prefix: Path, entry: dict[str, Any]) -> str | None:
     if kind == "softlink":
         if not path.is_symlink():
             return "is not a symbolic link"
-        if not path.is_file():
-            return None
-    elif not path.is_file() or path.is_symlink():
+        return None if _leads_right(prefix, path, entry, known) else "leads to another file"
+    if not path.is_file() or path.is_symlink():
         return "is not a regular file"
     expected = entry.get("sha256_in_prefix") or entry.get("sha256")
     if expected and sha256_file(path) != expected:
@@ -323,3 +324,15 @@ def _flaw(prefix: Path, entry: dict[str, Any]) -> str | None:
     if placeholder and os.fsencode(str(placeholder)) in path.read_bytes():
         return "has the placeholder of its prefix left"
     return None
+
+
+def _leads_right(prefix: Path, path: Path, entry: dict[str, Any], known: Collection[str]) -> bool:
+    """Tell whether a link leads to a file of the environment or to the content it had.
+
+    Files of the environment are checked themselves, and a link's own hash may be that of its
+    target before a prefix was put in.
+    """
+    if not path.is_file() or not entry.get("sha256"):
+        return True
+    target = os.path.relpath(os.path.realpath(path), os.path.realpath(prefix))
+    return target in known or sha256_file(path) == str(entry["sha256"])
