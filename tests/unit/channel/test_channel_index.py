@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tiny_packages import make_package
 
 from assembler.channel import index as index_module
 from assembler.channel.index import check, input_keys, publish, read_records, repair
 from assembler.channel.location import state_folder
 from assembler.channel.records import DamagedError
 from assembler.errors import ChannelError
+from tests.tiny_packages import make_package
 
 
 @pytest.fixture
