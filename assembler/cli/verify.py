@@ -9,7 +9,7 @@ import click
 from assembler.cli.options import Session, common
 from assembler.errors import VerifyError
 from assembler.verify import formats
-from assembler.verify.policy import read_policy, read_targets
+from assembler.verify.policy import Policy, read_policy, read_targets
 from assembler.verify.sandbox import NAMES
 from assembler.verify.session import Request, exit_code, verify
 
@@ -55,11 +55,10 @@ def command(
                 remedy="make it with `assembler clean-image`, or name what to verify",
             )
         paths = (layout,)
-    targets = read_targets(session.workspace.root, session.profile.variants)
     request = Request(
         paths=paths,
         profile=session.profile.name,
-        policy=read_policy(session.profile.name, extra=extra, targets=targets),
+        policy=_policy(session, extra),
         scratch=(scratch or session.workspace.build / "verify").absolute(),
         gates=gates,
         smokes=session.profile.smoke,
@@ -68,3 +67,15 @@ def command(
     report = verify(request, session.progress)
     click.echo(formats.render(report, style or ("json" if session.as_json else "text")))
     return exit_code(report)
+
+
+def _policy(session: Session, extra: Path | None) -> Policy:
+    """Return the profile's policy, with what only the command knows of it."""
+    own = [str(session.workspace.root), str(Path.home())]
+    return read_policy(
+        session.profile.name,
+        extra=extra,
+        targets=read_targets(session.workspace.root, session.profile.variants),
+        glibc=session.profile.image.base.glibc,
+        host_paths=tuple(f"{path}/" for path in own if len(path) > 5),
+    )

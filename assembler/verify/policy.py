@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import re
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -70,6 +71,12 @@ class Size(_Data):
     )
 
 
+class Shadowing(_Data):
+    """SONAMEs whose second copy is an error, not a warning."""
+
+    strict: tuple[str, ...] = ()
+
+
 class Kernels(_Data):
     """What GPU packages must hold."""
 
@@ -88,8 +95,13 @@ class Policy(_Data):
     allow: tuple[Allowed, ...] = ()
     size: Size = Size()
     kernels: Kernels = Kernels()
+    shadowing: Shadowing = Shadowing()
     host_paths: tuple[str, ...] = Field(
         default=(), description="texts that betray the machine an image was made on"
+    )
+    glibc: str | None = Field(
+        default=None,
+        description="newest glibc that a package may ask for; filled in from the profile's base",
     )
     targets: tuple[str, ...] = Field(
         default=(),
@@ -130,7 +142,12 @@ def _join(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_policy(
-    profile: str, *, extra: Path | None = None, targets: tuple[str, ...] = ()
+    profile: str,
+    *,
+    extra: Path | None = None,
+    targets: tuple[str, ...] = (),
+    glibc: str | None = None,
+    host_paths: tuple[str, ...] = (),
 ) -> Policy:
     """Return the common policy with the profile's and then the user's file laid over it.
 
@@ -148,8 +165,9 @@ def read_policy(
             raise ConfigError(
                 f"the policy {extra} cannot be read ({error})", remedy="name a readable TOML file"
             ) from None
+    given = {"targets": targets, "glibc": glibc, "host_paths": list(host_paths)}
     try:
-        return Policy.model_validate(data | {"targets": targets})
+        return Policy.model_validate(_join(data, given))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -159,10 +177,14 @@ def read_policy(
         ) from None
 
 
+def matches(text: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a text fits one of the shell patterns; ``*`` also matches ``/``."""
+    return bool(patterns) and _compiled(patterns).match(text) is not None
+
+
 @functools.cache
-def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a name fits one of the shell patterns."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, patterns)))
 
 
 def read_targets(root: Path, variants: tuple[str, ...]) -> tuple[str, ...]:

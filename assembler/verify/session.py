@@ -53,8 +53,23 @@ class Gate:
 SMOKE = "smoke"
 GATES: dict[str, Gate] = {
     gate.name: gate
-    for gate in (
-        Gate(SMOKE, "declared programs run inside the image", "smoke", ("image",), 28, "runs"),
+    for gate in (  # in the order in which they run
+        Gate(SMOKE, "declared programs run inside the image", "smoke", ("image",), 20, "runs"),
+        Gate("gfx", "GPU code is for the declared targets", "gfx", ALL, 21),
+        Gate("kernels", "GPU packages hold GPU code, and enough of it", "kernels", ALL, 22),
+        Gate("loader", "every library asked for is found, and new enough", "loader", ALL, 23),
+        Gate("shadowing", "one SONAME comes from one file", "shadowing", WHOLE, 24),
+        Gate(
+            "no-compilation",
+            "nothing can compile, and nothing tried to",
+            "compilation",
+            ALL,
+            25,
+            "tree and runs",
+        ),
+        Gate("jit", "what compiles at the first request", "jit", ALL, 26),
+        Gate("hygiene", "modes, links, names, caches and host paths", "hygiene", ALL, 27),
+        Gate("size", "images, layers and packages keep to their budgets", "size", ALL, 28),
     )
 }
 

@@ -56,7 +56,7 @@ class Entry:
         return self.kind == "file" and bool(self.mode & 0o111)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tree:
     """Entries by path, and where their bytes lie.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from assembler.verify.findings import Finding, GateResult, Report, Severity, SubjectReport
 
-SHOWN = 12
+SHOWN = 5
 MARKS = {"pass": "ok  ", "fail": "FAIL", "skipped": "-   "}
 WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
