@@ -1,0 +1,65 @@
+import json
+from pathlib import Path
+
+import gfxmake as make
+import pytest
+
+from assembler.cli.main import run
+from assembler.errors import ConfigError, VerifyError
+
+KERNELS = [{".name": "gemm", ".vgpr_count": 128, ".group_segment_fixed_size": 4096}]
+
+
+def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.co").write_bytes(make.elf(kernels=KERNELS))
+    (tmp_path / "b.co").write_bytes(make.elf(0x73F))
+    assert run(["gfx", "-q", str(tmp_path)]) == 0
+    rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert ["gfx942", "1", "1"] in rows
+    assert ["gfx90a:xnack+", "1", "1"] in rows
+
+
+def test_the_list_with_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "a.co"
+    place.write_bytes(make.elf(kernels=KERNELS))
+    assert run(["gfx", "-q", "--kernels", str(place)]) == 0
+    out = capsys.readouterr().out
+    assert "a.co at 0: gfx942" in out
+    assert "gemm: VGPRs 128, LDS 4096" in out
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "lib.so"
+    place.write_bytes(make.host_elf((".hip_fatbin", make.bundle(
+        [("hipv4-amdgcn-amd-amdhsa--gfx942", make.elf(kernels=KERNELS))]))))  # fmt: skip
+    assert run(["gfx", "-q", "--json", "--kernels", str(place)]) == 0
+    (subject,) = json.loads(capsys.readouterr().out)["subjects"]
+    (found,) = subject["code_objects"]
+    assert found["section"] == ".hip_fatbin"
+    assert found["kernels"] == [{"name": "gemm", "vgprs": 128, "lds": 4096}]
+    assert subject["targets"] == [
+        {"target": "gfx942", "objects": 1, "files": 1, "size": found["size"], "kernels": 1}
+    ]
+
+
+def test_damage_is_one_json_object_and_exit_code_11(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.co").write_bytes(make.elf()[:99])
+    assert run(["gfx", "-q", "--json", str(tmp_path)]) == VerifyError.exit_code
+    said = capsys.readouterr()
+    (subject,) = json.loads(said.out)["subjects"]
+    assert subject["troubles"][0]["path"] == "a.co"
+    assert said.err.startswith("assembler: ")
+    assert "a.co, offset" in said.err
+
+
+def test_no_gpu_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    assert run(["gfx", "-q", str(tmp_path)]) == 0
+    assert "no GPU code" in capsys.readouterr().out
+
+
+def test_a_missing_path_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["gfx", "-q", str(tmp_path / "nothing")]) == ConfigError.exit_code
+    assert "there is no" in capsys.readouterr().err
