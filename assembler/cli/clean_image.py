@@ -1,0 +1,72 @@
+"""``assembler clean-image``: everything from the recipes to a verified image."""
+
+from __future__ import annotations
+
+import os
+
+import click
+from rich.filesize import decimal
+
+from assembler.cli.fetch import report
+from assembler.cli.options import Session, common
+from assembler.pipeline import Outcome, Pipeline, Wishes, as_dict
+from assembler.sources.given import take
+
+
+def table(outcome: Outcome) -> str:
+    """Return the stages with their wall times, then what the next command needs."""
+    lines = [f"{stage.name:8}{stage.seconds:8.1f} s  {stage.words}" for stage in outcome.stages]
+    lines.append(f"{'total':8}{outcome.seconds:8.1f} s")
+    image = outcome.image
+    if image is not None:
+        lines += [
+            "everything is up to date" if outcome.up_to_date else "done",
+            f"digest      {image.digest}",
+            f"gfx targets {' '.join(outcome.gfx_targets) or 'none'}",
+            f"compressed  {decimal(image.compressed_size)} in {len(image.layers)} layers",
+            f"unpacked    {decimal(image.unpacked_size)}",
+            f"oci:{image.layout}:{image.tag}",
+        ]
+    return "\n".join(lines)
+
+
+@click.command("clean-image")
+@click.option("--locked", is_flag=True, help="Refuse to re-pin or to write a new lock.")
+@click.option("--offline", is_flag=True, help="Use the store alone.")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Packages at a time [CPUs].")
+@click.option("--gfx", multiple=True, metavar="TARGET", help="Only these GPU targets (repeatable).")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="NAME=PATH|URL@COMMIT",
+    help="A source tree that you give; remembered until NAME= forgets it.",
+)
+@click.option("--sandbox", metavar="NAME", help="Run smokes with podman, bwrap or chroot.")
+@common
+def command(
+    session: Session,
+    locked: bool,
+    offline: bool,
+    jobs: int | None,
+    gfx: tuple[str, ...],
+    sources: tuple[str, ...],
+    sandbox: str | None,
+) -> None:
+    """Do all that is not up to date: fetch, build, lock, image, verify.
+
+    Debian packages that the mirror no longer serves are re-pinned and named; --locked refuses.
+    """
+    wishes = Wishes(
+        locked=locked,
+        offline=offline,
+        jobs=jobs or os.cpu_count() or 1,
+        gfx=gfx,
+        given=take(session.workspace, sources),
+        sandbox=sandbox,
+    )
+    pipeline = Pipeline(session.workspace, session.profile, session.progress, wishes)
+    fetched = pipeline.build_channel()
+    report(fetched, session.progress)
+    outcome = pipeline.finish()
+    session.show(as_dict(outcome), table(outcome))
