@@ -13,7 +13,6 @@ from pathlib import Path
 
 from assembler.digest import digest_of, sha256_bytes
 from assembler.errors import ImageError
-from assembler.image.bytecode import Interpreter
 from assembler.image.compression import Codec
 from assembler.image.debian import (
     MERGED,
@@ -27,6 +26,7 @@ from assembler.image.debian import (
     record,
 )
 from assembler.image.entry import Entry, Kind, check_path, header, padding, parents
+from assembler.image.interpreter import LazyInterpreter
 from assembler.image.segment import Notes
 from assembler.sources.pins import Pin
 from assembler.sources.store import Store
@@ -76,7 +76,7 @@ class BaseSource:
             }
         )
 
-    def stream(self, interpreter: Interpreter | None) -> tuple[Iterable[bytes], Notes]:
+    def stream(self, interpreter: LazyInterpreter) -> tuple[Iterable[bytes], Notes]:
         """Return the layer's tar bytes and its notes."""
         notes = Notes()
         return self._pieces(notes), notes

@@ -16,6 +16,8 @@ import zstandard
 
 from assembler.errors import ConfigError
 
+# What the decompressors raise for bytes that are not theirs.
+CORRUPT = (zstandard.ZstdError, zlib.error)
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 LEVELS = {"zstd": range(1, 20), "gzip": range(10)}
 DEFAULT_LEVEL = {"zstd": 3, "gzip": 6}

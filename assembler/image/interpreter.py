@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -47,6 +48,27 @@ def unpack(spec: SegmentSpec, folder: Path) -> None:
             if member.islnk():
                 member.linkname = member.linkname.removeprefix(root)
             archive.extract(member, folder, set_attrs=True, filter="tar")
+
+
+class LazyInterpreter:
+    """The interpreter of an image, unpacked when the first module needs it; thread-safe."""
+
+    def __init__(self, make: Callable[[], Interpreter]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made: Interpreter | None = None
+
+    def get(self) -> Interpreter:
+        """Return the interpreter; MissingToolError when it does not run here."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def close(self) -> None:
+        """End the compiler processes, if there are any."""
+        if self._made is not None:
+            self._made.close()
 
 
 def prepare(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from assembler.digest import digest_of
-from assembler.image.bytecode import Interpreter
 from assembler.image.cache import (
     LayerBlob,
     Segment,
@@ -23,8 +22,9 @@ from assembler.image.cache import (
     StaleSegmentError,
     scratch_file,
 )
-from assembler.image.compression import Codec
+from assembler.image.compression import CORRUPT, Codec
 from assembler.image.entry import END_OF_ARCHIVE, Entry, header, parents
+from assembler.image.interpreter import LazyInterpreter
 from assembler.image.segment import Notes, SegmentSpec, SegmentStream, batched
 
 LAYER_FORMAT = 1
@@ -40,7 +40,7 @@ class Source(Protocol):
     def key(self, codec: Codec) -> str:
         """Return the content key."""
 
-    def stream(self, interpreter: Interpreter | None) -> tuple[Iterable[bytes], Notes]:
+    def stream(self, interpreter: LazyInterpreter) -> tuple[Iterable[bytes], Notes]:
         """Return the tar bytes, and notes that are complete once these are read."""
 
 
@@ -59,9 +59,10 @@ class PackageSource:
         """Return the segment's content key."""
         return self.spec.key(codec)
 
-    def stream(self, interpreter: Interpreter | None) -> tuple[Iterable[bytes], Notes]:
+    def stream(self, interpreter: LazyInterpreter) -> tuple[Iterable[bytes], Notes]:
         """Return the package's tar bytes and notes."""
-        stream = SegmentStream(self.spec, interpreter)
+        compiler = interpreter.get() if self.spec.placement.sources else None
+        stream = SegmentStream(self.spec, compiler)
         return stream.pieces(), stream.notes
 
 
@@ -140,7 +141,7 @@ class LayerWriter:
         blobs: Path,
         cache: SegmentCache,
         codec: Codec,
-        interpreter: Interpreter | None,
+        interpreter: LazyInterpreter,
         *,
         threads: int,
         advance: Callable[[float], None] = lambda _: None,
@@ -193,9 +194,13 @@ class LayerWriter:
                 blob.packed(chunk)
                 yield chunk
 
-        for data in self._codec.expand(packed()):
-            blob.tar(data)
-            self._advance(len(data))
+        try:
+            for data in self._codec.expand(packed()):
+                blob.tar(data)
+                self._advance(len(data))
+        except CORRUPT:
+            self._cache.drop(key)
+            raise StaleSegmentError(segment) from None
         return segment
 
     def _make(self, blob: _Blob, source: Source, key: str) -> Segment:

@@ -14,7 +14,7 @@ from assembler.image.blueprint import BASE, Blueprint, Drafter, ImageLayer
 from assembler.image.bytecode import Interpreter
 from assembler.image.cache import LayerCache, LayerRecord, SegmentCache
 from assembler.image.epoch import rfc3339
-from assembler.image.interpreter import prepare
+from assembler.image.interpreter import LazyInterpreter, prepare
 from assembler.image.layer import LayerWriter
 from assembler.image.layout import Layout
 from assembler.image.request import FORMAT_VERSION, Request
@@ -120,7 +120,7 @@ class Writer:
     def _write_missing(
         self, blueprint: Blueprint, missing: Mapping[str, ImageLayer]
     ) -> dict[str, LayerRecord]:
-        interpreter = self._interpreter(blueprint, missing)
+        interpreter = LazyInterpreter(lambda: self._interpreter(blueprint))
         total = sum(layer.unpacked for layer in missing.values())
         try:
             with self._progress.task("writing layers", total, in_bytes=True) as task:
@@ -140,8 +140,7 @@ class Writer:
                 )
                 return self._in_parallel(writer, missing)
         finally:
-            if interpreter:
-                interpreter.close()
+            interpreter.close()
 
     def _in_parallel(
         self, writer: LayerWriter, missing: Mapping[str, ImageLayer]
@@ -164,19 +163,8 @@ class Writer:
                     raise next(_errors(futures)) from None
                 raise
 
-    def _interpreter(
-        self, blueprint: Blueprint, missing: Mapping[str, ImageLayer]
-    ) -> Interpreter | None:
-        """Return the channel's python when some layer to write has modules to compile."""
-        if blueprint.python is None:
-            return None
-        names = {name for layer in missing.values() for name in layer.packages}
-        waiting = [blueprint.specs[name] for name in names if name in blueprint.specs]
-        if not any(
-            spec.placement.sources and self._segments.get(spec.key(self._options.codec)) is None
-            for spec in waiting
-        ):
-            return None
+    def _interpreter(self, blueprint: Blueprint) -> Interpreter:
+        assert blueprint.python is not None
         specs = blueprint.interpreter_specs()
         return prepare(blueprint.python, specs, self._cache, self._drafter.jobs)
 
