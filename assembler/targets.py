@@ -59,6 +59,27 @@ def check_targets(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(seen)
 
 
+def spelled_targets(name: str) -> tuple[str, ...]:
+    """Return the targets that a name inside a file's name stands for.
+
+    Databases write the number of compute units behind the target (``gfx942130``), some libraries
+    name families (``gfx11xx``, ``gfx120x``); a name that is none of these stands for itself.
+
+    >>> spelled_targets("gfx942130"), spelled_targets("gfx90a68")
+    (('gfx942',), ('gfx90a',))
+    >>> spelled_targets("gfx120x")
+    ('gfx1200', 'gfx1201')
+    """
+    if name in KNOWN:
+        return (name,)
+    stem = name.rstrip("x")
+    if stem != name:
+        family = tuple(one for one in KNOWN if one.startswith(stem) and len(one) == len(name))
+        return family or (name,)
+    longest = max((one for one in KNOWN if name.startswith(one)), key=len, default=name)
+    return (longest,)
+
+
 def build_environment(names: Iterable[str]) -> dict[str, str]:
     """Return the variables that tell every build tool which targets to build for.
 

@@ -246,7 +246,8 @@ class Builder:
         if not result_file.is_file():
             return Result(None, error=f"the worker ended with status {code}; {_tail(log)}")
         data: Mapping[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
-        outcome = Result(**{**data, "left_out": tuple(data["left_out"])})
+        lists = {key: tuple(data[key]) for key in ("left_out", "parts")}
+        outcome = Result(**{**data, **lists})
         if outcome.error:
             return Result(None, error=_tail(log) or outcome.error, no_space=outcome.no_space)
         return outcome

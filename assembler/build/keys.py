@@ -22,6 +22,7 @@ from assembler.build.recipes import Recipe, Rendered
 from assembler.digest import digest_of, sha256_file
 
 SCRIPTS = "_scripts"
+CALL = re.compile(rf"/{SCRIPTS}/([A-Za-z0-9_]+\.[a-z]+)")
 # Pins have their own place in the key; notes beside them change nothing.
 NOT_INPUTS = ("sources.toml",)
 
@@ -47,13 +48,16 @@ def folder_digests(folder: Path) -> dict[str, str]:
 def recipe_inputs(recipe: Recipe, scripts: Path) -> dict[str, Any]:
     """Return the digests of a recipe's own files and of the shared scripts that they call."""
     inputs: dict[str, Any] = {"recipe": folder_digests(recipe.inputs)}
-    calls = any(
-        f"{SCRIPTS}/" in path.read_text(encoding="utf-8", errors="replace")
-        for path in recipe.inputs.glob("*.*")
-        if path.suffix in {".yaml", ".sh", ".py"}
-    )
-    if calls:
-        inputs["scripts"] = folder_digests(scripts)
+    called: set[str] = set()
+    for path in recipe.inputs.glob("*.*"):
+        if path.suffix in {".yaml", ".sh", ".py"}:
+            called |= set(CALL.findall(path.read_text(encoding="utf-8", errors="replace")))
+    if called:
+        inputs["scripts"] = {
+            name: sha256_file(scripts / name)
+            for name in sorted(called)
+            if (scripts / name).exists()
+        }
     return inputs
 
 

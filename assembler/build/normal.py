@@ -48,6 +48,7 @@ class Stamp:
     input_key: str
     inputs: dict[str, Any]
     left_out: tuple[dict[str, Any], ...] = ()
+    parts: tuple[dict[str, Any], ...] = ()
 
     def build_string(self, build: str) -> str:
         """Return the build string with the input key in place of rattler-build's variant hash."""
@@ -190,14 +191,15 @@ def normalise(package: Path, folder: Path, stamp: Stamp) -> Path:
             info["info/about.json"] = canonical_json(about)
             info["info/index.json"] = canonical_json(index)
             info["info/paths.json"] = canonical_json(records)
-            info["info/assembler.json"] = canonical_json(
-                {
-                    "format": FORMAT,
-                    "input_key": stamp.input_key,
-                    "inputs": stamp.inputs,
-                    "left_out": list(stamp.left_out),
-                }
-            )
+            facts = {
+                "format": FORMAT,
+                "input_key": stamp.input_key,
+                "inputs": stamp.inputs,
+                "left_out": list(stamp.left_out),
+            }
+            # What device packages were made of, by target: also by targets that nobody asked for.
+            facts |= {"parts": list(stamp.parts)} if stamp.parts else {}
+            info["info/assembler.json"] = canonical_json(facts)
             with _new_component(result, f"info-{stem}.tar.zst", LEVEL_SMALL) as target:
                 _write_info(target, info)
     partial.replace(final)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tomlkit
 import yaml
 
 from assembler.build.keys import SCRIPTS, SourceFile, recipe_inputs
@@ -16,7 +17,7 @@ from assembler.build.normal import read_stamp
 from assembler.build.plan import BuildPlan, make_plan
 from assembler.build.recipes import Recipe, Rendered, Variants, load_variants, render
 from assembler.build.requirements import conda_requirements
-from assembler.build.wheels import WheelMetadata, wheel_recipe
+from assembler.build.wheels import WheelMetadata, matching_rules, wheel_recipe
 from assembler.digest import sha256_file
 from assembler.errors import BuildError, ConfigError
 from assembler.sources.fetch import VARIANTS_FILE, read_fetched
@@ -63,7 +64,12 @@ def _require_fetched(name: str, files: tuple[SourceFile, ...], pins: tuple[Pin, 
 
 def _write(file: Path, recipe: Mapping[str, Any]) -> None:
     """Write a derived recipe when it differs from the one that is there."""
-    text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=10_000)
+    _write_text(
+        file, yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=10_000)
+    )
+
+
+def _write_text(file: Path, text: str) -> None:
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -74,18 +80,43 @@ def _up(folder: Path, root: Path) -> str:
     return "/".join([".."] * len(folder.relative_to(root).parts))
 
 
-def _wheel(workspace: Workspace, profile: Profile, pin: Wheel, generated: Path) -> Recipe:
+def _wheel_rules(workspace: Workspace, profile: Profile) -> list[dict[str, Any]]:
+    """Return the rules beside the profile's wheel list: what no wheel's package needs."""
+    if profile.wheels is None:
+        return []
+    file = (workspace.root / profile.wheels).with_name("parts.toml")
+    if not file.is_file():
+        return []
+    try:
+        rules: list[dict[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["leave_out"]
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise ConfigError(
+            f"{file} has no valid [[leave_out]] ({error})", remedy="correct it"
+        ) from None
+    return rules
+
+
+def _wheel(
+    workspace: Workspace,
+    profile: Profile,
+    pin: Wheel,
+    generated: Path,
+    rules: list[dict[str, Any]],
+) -> Recipe:
     folder = generated / pin.conda_name
     up = _up(folder, workspace.root)
     sources = workspace.sources(profile) / pin.conda_name
+    metadata = WheelMetadata.read(sources / pin.file)
     recipe = wheel_recipe(
-        WheelMetadata.read(sources / pin.file),
+        metadata,
         pin.conda_name,
         profile.python,
         f"{up}/{sources.relative_to(workspace.root).as_posix()}",
         f"{up}/{workspace.recipes.relative_to(workspace.root).as_posix()}/{SCRIPTS}/wheel.py",
     )
     _write(folder / "recipe.yaml", recipe)
+    parts = tomlkit.dumps({"leave_out": matching_rules(rules, pin.conda_name, metadata.files)})
+    _write_text(folder / "parts.toml", parts)
     return Recipe(pin.conda_name, folder / "recipe.yaml", folder)
 
 
@@ -151,9 +182,12 @@ def read_recipes(workspace: Workspace, profile: Profile) -> StackRecipes:
             folder = workspace.recipes / name
             recipe = Recipe(name, folder / "recipe.yaml", folder)
             recipes.append(_expanded(workspace, profile, recipe, generated))
+    rules = _wheel_rules(workspace, profile)
     for _name, group in sorted(pins.items()):
         recipes += [
-            _wheel(workspace, profile, pin, generated) for pin in group if isinstance(pin, Wheel)
+            _wheel(workspace, profile, pin, generated, rules)
+            for pin in group
+            if isinstance(pin, Wheel)
         ]
     return StackRecipes(
         tuple(recipes), {**axes, GFX_AXIS: targets}, files, targets, left_out, generated

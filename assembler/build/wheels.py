@@ -8,8 +8,10 @@ where people can read it and where plain rattler-build can build it too.
 from __future__ import annotations
 
 import configparser
+import fnmatch
 import re
 import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
@@ -43,6 +45,7 @@ class WheelMetadata:
     pure: bool
     glibc: str | None
     has_licenses: bool
+    files: tuple[str, ...]
 
     @classmethod
     def read(cls, path: Path) -> WheelMetadata:
@@ -78,7 +81,23 @@ class WheelMetadata:
                 name.startswith(folder) and re.search(r"LICEN[CS]E|COPYING|NOTICE", name, re.I)
                 for name in names
             ),
+            files=tuple(names),
         )
+
+
+def matching_rules(
+    rules: Iterable[Mapping[str, Any]], conda_name: str, files: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Return the rules of recipes/wheels/parts.toml that concern a wheel, without ``not_for``.
+
+    A wheel's input key covers these alone, so that a new rule rebuilds only what it changes.
+    """
+    found: list[dict[str, Any]] = []
+    for rule in rules:
+        pattern = re.compile("|".join(fnmatch.translate(path) for path in rule["paths"]))
+        if conda_name not in rule.get("not_for", ()) and any(map(pattern.match, files)):
+            found.append({key: rule[key] for key in ("name", "reason", "paths")})
+    return found
 
 
 def console_scripts(text: str) -> tuple[str, ...]:

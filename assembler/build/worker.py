@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from assembler.errors import AssemblerError
 
 PR_SET_PDEATHSIG = 1
 LEFT_OUT = "left-out: "
+PART = "part: "
 SCRIPT_FAILED = "Script failed"  # the log says why
 NO_SPACE = "No space left on device"
 # rattler-build's own package is read once and thrown away.
@@ -56,6 +58,7 @@ class Result:
     seconds: float = 0.0
     error: str | None = None
     no_space: bool = False
+    parts: tuple[dict[str, Any], ...] = ()
 
 
 class _Log(SimpleProgressCallback):
@@ -74,6 +77,11 @@ class _Log(SimpleProgressCallback):
         """Add a message to the log."""
         self.lines.append(message)
         self._stream.write(f"{message}\n")
+
+
+def _reported(lines: Iterable[str], prefix: str) -> tuple[dict[str, Any], ...]:
+    """Return the objects that the build script printed behind a prefix."""
+    return tuple(json.loads(line.removeprefix(prefix)) for line in lines if line.startswith(prefix))
 
 
 def run(job: Job) -> Result:
@@ -102,12 +110,8 @@ def run(job: Job) -> Result:
             # The builder made this environment; other modes would drop the gfx variables from it.
             env_isolation=EnvironmentIsolation.NONE,
         )
-        left_out = tuple(
-            json.loads(line.removeprefix(LEFT_OUT))
-            for line in log.lines
-            if line.startswith(LEFT_OUT)
-        )
-        stamp = Stamp(job.input_key, job.inputs, left_out)
+        left_out, parts = _reported(log.lines, LEFT_OUT), _reported(log.lines, PART)
+        stamp = Stamp(job.input_key, job.inputs, left_out, parts)
         package = normalise(Path(built.packages[0]), work / "done", stamp)
     except (RattlerBuildError, RuntimeError, AssemblerError, OSError) as error:
         if SCRIPT_FAILED not in str(error):
@@ -117,7 +121,7 @@ def run(job: Job) -> Result:
         return Result(None, seconds=time.monotonic() - started, error=str(error), no_space=full)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return Result(str(package), left_out, time.monotonic() - started)
+    return Result(str(package), left_out, time.monotonic() - started, parts=parts)
 
 
 def _die_with_builder() -> None:

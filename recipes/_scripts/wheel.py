@@ -3,16 +3,20 @@
     python wheel.py --python 3.11                       everything but parts and what is left out
     python wheel.py --python 3.11 --part headers        only the files of that part
     python wheel.py --python 3.11 --part device --gfx … only that target's files of a device part
+    python wheel.py --python 3.12 --wheel 'dist/*.whl'  another wheel than ``*.whl``
 
-A recipe's ``parts.toml`` names the files that go to a package of their own (``[[part]]``) and those
-that no package needs (``[[leave_out]]``), each with its reason. Files go in byte for byte; RECORD
-lists what was installed, INSTALLER says conda, and console scripts get a plain shebang.
-What was left out is printed as one JSON line a rule, ``left-out: {…}``, which the builder keeps.
+A recipe's ``parts.toml`` names the files that go to a package of their own (``[[part]]``), those
+that no package needs (``[[leave_out]]``) and links to add (``[[link]]``), each with its reason.
+Files go in byte for byte; RECORD lists what was installed, INSTALLER says conda, and console
+scripts get a plain shebang.
+What was left out is printed as one JSON line a rule, ``left-out: {…}``, and what a device part
+holds as one line a target, ``part: {…}``; the builder keeps both.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import io
 import json
 import os
@@ -25,6 +29,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -34,10 +39,12 @@ from installer.records import RecordEntry
 from installer.sources import WheelContentElement, WheelFile
 from installer.utils import Scheme
 
+from assembler.targets import spelled_targets
 from assembler.verify.gfx.flags import decode_flags
 
 ELF_HEADER = 64  # bytes
 AMDGPU = 224  # e_machine
+NAMED = r"gfx[0-9a-z]+"  # greedy: names of databases go on with the number of compute units
 LICENSE = re.compile(r"(^|/)(LICEN[CS]E|COPYING|NOTICE|AUTHORS)[^/]*$|/licenses/", re.IGNORECASE)
 SCRIPT = """#!{interpreter}
 # -*- coding: utf-8 -*-
@@ -66,18 +73,41 @@ class Rule:
     paths: tuple[str, ...]
     code_object_folders: tuple[str, ...] = ()
 
-    def pattern(self, gfx: str | None) -> list[str]:
-        """Return the patterns for one target, or for all of them."""
-        return [path.replace("{gfx}", gfx or "gfx*") for path in self.paths]
+    @cached_property
+    def expressions(self) -> tuple[re.Pattern[str], ...]:
+        """The patterns as regular expressions; a group ``gfx`` stands for the target's name."""
+        return tuple(
+            re.compile(f"(?P<gfx>{NAMED})".join(_translated(part) for part in path.split("{gfx}")))
+            for path in self.paths
+        )
 
-    def takes(self, path: str, gfx: str | None, folders: dict[str, str]) -> bool:
-        """Say whether ``path`` belongs here (for ``gfx``, or for any target when None)."""
-        if any(fnmatchcase(path, pattern) for pattern in self.pattern(gfx)):
-            return True
+    def targets(self, path: str, folders: dict[str, str]) -> tuple[str, ...] | None:
+        """Return the targets that a file of this rule is for; None for a file that is not here.
+
+        Files of rules without targets are for none. A file named after a family of targets is for
+        each of its members.
+        """
+        for expression in self.expressions:
+            if match := expression.fullmatch(path):
+                return spelled_targets(match["gfx"]) if "gfx" in expression.groupindex else ()
         folder = str(PurePosixPath(path).parent)
-        if not any(fnmatchcase(folder, pattern) for pattern in self.code_object_folders):
-            return False
-        return folder in folders and gfx in (None, folders[folder])
+        if folder in folders and any(fnmatchcase(folder, one) for one in self.code_object_folders):
+            return (folders[folder],)
+        return None
+
+
+def _translated(pattern: str) -> str:
+    """Return a shell pattern's regular expression without the anchor at its end."""
+    return fnmatch.translate(pattern).removesuffix(r"\Z").removesuffix(r"\z")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A symbolic link to add, such as the name under which another library looks for a file."""
+
+    path: str
+    target: str
+    reason: str
 
 
 @dataclass
@@ -90,15 +120,24 @@ class Selection:
     gfx: str | None
     folders: dict[str, str]
     dropped: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    parted: dict[tuple[str, str], list[int]] = field(
+        default_factory=lambda: defaultdict(lambda: [0, 0])
+    )
 
     def wants(self, path: str, size: int) -> bool:
         """Say whether the package being built holds ``path``."""
         if self.part is not None:
-            return self.part.takes(path, self.gfx, self.folders)
-        if any(part.takes(path, None, self.folders) for part in self.parts):
-            return False
+            targets = self.part.targets(path, self.folders)
+            return targets is not None and (self.gfx is None or self.gfx in targets)
+        for part in self.parts:
+            targets = part.targets(path, self.folders)
+            if targets is not None:
+                for target in targets:
+                    self.parted[part.name, target][0] += 1
+                    self.parted[part.name, target][1] += size
+                return False
         for rule in self.leave_out:
-            if rule.takes(path, None, self.folders):
+            if rule.targets(path, self.folders) is not None:
                 self.dropped[rule.name][0] += 1
                 self.dropped[rule.name][1] += size
                 return False
@@ -143,10 +182,10 @@ class SelectedWheel(WheelFile):
                 yield record, stream, executable
 
 
-def read_rules(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
-    """Read parts.toml; both lists are empty when there is none."""
+def read_rules(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Link, ...]]:
+    """Read parts.toml: parts, what is left out, links; all are empty when there is none."""
     if not path.is_file():
-        return (), ()
+        return (), (), ()
     data = tomllib.loads(path.read_text(encoding="utf-8"))
 
     def rules(key: str) -> tuple[Rule, ...]:
@@ -160,7 +199,8 @@ def read_rules(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
             for entry in data.get(key, ())
         )
 
-    return rules("part"), rules("leave_out")
+    links = tuple(Link(**entry) for entry in data.get("link", ()))
+    return rules("part"), rules("leave_out"), links
 
 
 def target_of(header: bytes) -> str | None:
@@ -198,12 +238,12 @@ def copy_licenses(wheel: WheelFile, folder: Path) -> None:
                 shutil.copyfileobj(source, sink)
 
 
-def the_wheel(folder: Path) -> Path:
-    """Return the only wheel of the working folder."""
-    wheels = sorted(folder.glob("*.whl"))
+def the_wheel(folder: Path, pattern: str) -> Path:
+    """Return the only wheel of the working folder that the pattern fits."""
+    wheels = sorted(folder.glob(pattern))
     if len(wheels) != 1:
         names = ", ".join(wheel.name for wheel in wheels) or "none"
-        sys.exit(f"wheel.py: wanted exactly one wheel in the working folder, found {names}")
+        sys.exit(f"wheel.py: wanted exactly one wheel {pattern}, found {names}")
     return wheels[0]
 
 
@@ -220,6 +260,16 @@ def copy_part(wheel: SelectedWheel, site_packages: Path) -> None:
             target.chmod(0o755)
 
 
+def add_links(links: Iterable[Link], site_packages: Path) -> None:
+    """Write the links of parts.toml; one that the wheel brings itself is a mistake."""
+    for link in links:
+        place = site_packages / link.path
+        if place.exists() or place.is_symlink():
+            sys.exit(f"wheel.py: the wheel has {link.path} already; remove that [[link]]")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(link.target)
+
+
 def main() -> None:
     """Run the build script."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -227,16 +277,17 @@ def main() -> None:
     parser.add_argument("--part", help="name of a [[part]] of parts.toml")
     parser.add_argument("--gfx", help="target of a device part")
     parser.add_argument("--noarch", action="store_true", help="the package is noarch: python")
+    parser.add_argument("--wheel", default="*.whl", help="pattern of the wheel's file name")
     options = parser.parse_args()
     prefix = Path(os.environ["PREFIX"])
     library = prefix / "lib" / f"python{options.python}"
     site_packages = library / "site-packages"
-    parts, leave_out = read_rules(Path(os.environ["RECIPE_DIR"]) / "parts.toml")
+    parts, leave_out, links = read_rules(Path(os.environ["RECIPE_DIR"]) / "parts.toml")
     chosen = next((part for part in parts if part.name == options.part), None)
     if options.part and chosen is None:
         sys.exit(f"wheel.py: parts.toml has no part {options.part!r}")
 
-    with WheelFile.open(the_wheel(Path.cwd())) as opened:
+    with WheelFile.open(the_wheel(Path.cwd(), options.wheel)) as opened:
         wheel = SelectedWheel(opened._zipfile)
         selection = Selection(
             parts, leave_out, chosen, options.gfx, folder_targets(wheel, (*parts, *leave_out))
@@ -261,10 +312,14 @@ def main() -> None:
             )
             destination.noarch = options.noarch
             install(wheel, destination, additional_metadata={"INSTALLER": b"conda\n"})
+            add_links(links, site_packages)
     reasons = {rule.name: rule.reason for rule in leave_out}
     for name, (files, size) in sorted(selection.dropped.items()):
         entry = {"rule": name, "files": files, "bytes": size, "reason": reasons[name]}
         print("left-out: " + json.dumps(entry, sort_keys=True))
+    for (name, target), (files, size) in sorted(selection.parted.items()):
+        entry = {"part": name, "target": target, "files": files, "bytes": size}
+        print("part: " + json.dumps(entry, sort_keys=True))
 
 
 if __name__ == "__main__":
