@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -62,13 +63,52 @@ class Profile(_Data):
     python: str = Field(pattern=r"^3\.[0-9]+$")
     channels: tuple[str, ...] = ()
     variants: tuple[Word, ...]
-    recipes: tuple[Word, ...]
+    choose: dict[str, str] = Field(
+        default={}, description="one value for each of these variant axes; --variant picks another"
+    )
+    recipes: tuple[Word, ...] = Field(description="folders below recipes/")
     wheels: Word | None = None
+    indexes: dict[str, str] = Field(
+        default={}, description="package indexes that pins may name beside the user's own"
+    )
+    pins: str = Field(default="", description="table of the sources.toml files [the name]")
     root: Word
     root_without_source: Word
     virtual_packages: dict[str, str]
     image: Image
     smoke: tuple[Smoke, ...] = ()
+
+    @property
+    def pin_table(self) -> str:
+        """The table of the sources.toml files that holds this profile's pins."""
+        return self.pins or self.name
+
+    def with_variants(self, chosen: Mapping[str, str]) -> Profile:
+        """Return the profile with other choices on its axes.
+
+        It is a stack of its own: another choice than stack.toml's gives it another name, and so
+        its own sources, lock and image. ConfigError for an axis that the profile does not offer.
+        """
+        for axis in chosen:
+            if axis not in self.choose:
+                offered = ", ".join(self.choose) or "none"
+                raise ConfigError(
+                    f"profile {self.name!r} has no variant axis {axis!r}",
+                    remedy=f"the axes it offers are {offered}",
+                )
+        other = [value for axis, value in chosen.items() if self.choose[axis] != value]
+        if not other:
+            return self
+        suffix = "".join(f"-{value}" for value in other)
+        image = self.image.model_copy(update={"name": f"{self.image.name}{suffix}"})
+        return self.model_copy(
+            update={
+                "name": f"{self.name}{suffix}",
+                "pins": self.pin_table,
+                "choose": {**self.choose, **chosen},
+                "image": image,
+            }
+        )
 
 
 class Stack(_Data):

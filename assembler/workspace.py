@@ -48,6 +48,10 @@ class Workspace:
         """The profile's fetched files by recipe: ``<recipe>/<file>``, links into the store."""
         return self.build / "sources" / profile.name
 
+    def variant_files(self, profile: Profile) -> tuple[Path, ...]:
+        """The profile's variant files, the more special ones last."""
+        return tuple(self.root / file for file in profile.variants)
+
     def lock_folder(self, profile: Profile) -> Path:
         """The folder of the profile's lock files."""
         return self.locks / profile.name

@@ -34,10 +34,26 @@ class Session:
             click.echo(text)
 
 
+def choices(options: tuple[str, ...]) -> dict[str, str]:
+    """Return axis -> value of the ``--variant`` options."""
+    pairs = [option.partition("=") for option in options]
+    for axis, _equals, value in pairs:
+        if not axis or not value:
+            raise click.BadParameter(f"{axis!r} gives no value", param_hint="--variant")
+    return {axis: value for axis, _equals, value in pairs}
+
+
 def common(function: F) -> F:
-    """Add --profile, -c, --project, --json, -q and -v; the command gets a Session first."""
+    """Add --profile, --variant, -c, --project, --json, -q and -v; a Session comes first."""
 
     @click.option("--profile", "profile", metavar="NAME", help="Profile of stack.toml.")
+    @click.option(
+        "--variant",
+        "variants",
+        multiple=True,
+        metavar="AXIS=VALUE",
+        help="Another choice than stack.toml's on an axis that the profile offers.",
+    )
     @click.option(
         "-c", "--channel", type=click.Path(path_type=Path), help="Channel folder [./channel]."
     )
@@ -52,6 +68,7 @@ def common(function: F) -> F:
     @click.option("-v", "--verbose", is_flag=True, help="More progress.")
     def wrapper(
         profile: str | None,
+        variants: tuple[str, ...],
         channel: Path | None,
         project: Path,
         as_json: bool,
@@ -62,7 +79,7 @@ def common(function: F) -> F:
         workspace = Workspace.at(project, channel=channel)
         session = Session(
             workspace=workspace,
-            profile=workspace.stack().select(profile),
+            profile=workspace.stack().select(profile).with_variants(choices(variants)),
             progress=choose_progress(quiet=quiet, verbose=verbose),
             as_json=as_json,
         )
