@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import enum
+import errno
 import gzip
 import lzma
 import os
@@ -26,7 +27,15 @@ MAX_HEADER = 8 << 20
 """Extended tar headers of one member, and ar's name table, take no more bytes than this."""
 CONTENT = ""
 """The name of the one member of a compressed file."""
+NAMELESS = "(no name)"
 TAR_MAGIC_AT = 257
+
+DAMAGE = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, zstandard.ZstdError,
+    struct.error, OSError, EOFError, ValueError, OverflowError, LookupError, MemoryError,
+    RuntimeError,
+)  # fmt: skip
+"""What the archive libraries raise on content that is not as it should be."""
 
 Content = Source | MalformedError
 
@@ -83,6 +92,16 @@ def open_archive(kind: Kind, source: Source) -> Iterator[tuple[str, Content]]:
         yield from _read_compressed(kind, source)
 
 
+def malformed(error: Exception, offset: int = 0) -> MalformedError:
+    """Return a library's complaint as a MalformedError.
+
+    Raises the error again when the machine, not the content, is in trouble (a full disk).
+    """
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+        raise error
+    return MalformedError(offset, str(error) or type(error).__name__)
+
+
 # -- zip -----------------------------------------------------------------------------------------
 
 
@@ -90,14 +109,14 @@ def _read_zip(source: Source) -> Iterator[tuple[str, Content]]:
     _check_directory(source)
     try:
         archive = zipfile.ZipFile(cast("IO[bytes]", buffered(source)))
-    except (zipfile.BadZipFile, OSError, ValueError, struct.error, OverflowError) as error:
-        raise MalformedError(0, str(error) or type(error).__name__) from None
+    except DAMAGE as error:
+        raise malformed(error) from None
     with archive:
         for member in archive.infolist():
-            if member.is_dir():
+            if member.filename.endswith("/"):
                 continue
             content = _zip_member(archive, member)
-            yield member.filename, content
+            yield member.filename or NAMELESS, content
             if isinstance(content, Source):
                 content.close()
 
@@ -118,25 +137,16 @@ def _check_directory(source: Source) -> None:
 
 
 def _zip_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Content:
+    at = max(0, member.header_offset)  # zipfile computes it from fields that may be wrong
     if member.compress_type == zipfile.ZIP_LZMA:
-        return MalformedError(member.header_offset, "LZMA members are not read")
+        return MalformedError(at, "LZMA members are not read")
     try:
         with archive.open(member) as stream:
             return spool(pieces_of(stream))
     except MalformedError as error:
-        return MalformedError(member.header_offset, error.reason)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        RuntimeError,
-        OSError,
-        EOFError,
-        ValueError,
-        OverflowError,
-        struct.error,
-    ) as error:
-        return MalformedError(member.header_offset, str(error) or type(error).__name__)
+        return MalformedError(at, error.reason)
+    except DAMAGE as error:
+        return malformed(error, at)
 
 
 # -- tar -----------------------------------------------------------------------------------------
@@ -198,10 +208,8 @@ def read_tar(
                 content = _tar_member(archive, member, plain)
                 yield name, content
                 content.close()
-    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
-        raise MalformedError(0, str(error) or type(error).__name__) from None
-    except (zstandard.ZstdError, UnicodeError, OverflowError, IndexError) as error:
-        raise MalformedError(0, str(error) or type(error).__name__) from None
+    except DAMAGE as error:
+        raise malformed(error) from None
 
 
 def _tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo, plain: Source | None) -> Source:
@@ -215,7 +223,7 @@ def _tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo, plain: Source
 
 def _clean(name: str) -> str:
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    return "/".join(parts)
+    return "/".join(parts) or NAMELESS
 
 
 def _hidden_by(whiteout: str) -> str:
@@ -239,16 +247,8 @@ def _read_compressed(kind: Kind, source: Source) -> Iterator[tuple[str, Content]
             yield from read_tar(whole)
             return
         content = spool(pieces_of(whole))
-    except (
-        zlib.error,
-        lzma.LZMAError,
-        zstandard.ZstdError,
-        EOFError,
-        OSError,
-        ValueError,
-        MemoryError,
-    ) as error:
-        raise MalformedError(0, str(error) or type(error).__name__) from None
+    except DAMAGE as error:
+        raise malformed(error) from None
     with content:
         yield CONTENT, content
 
@@ -310,7 +310,7 @@ def _read_ar(source: Source) -> Iterator[tuple[str, Content]]:
         if raw in (b"/", b"/SYM64/", b"__.SYMDEF"):
             continue
         name, skip = _ar_name(raw, names, source, start, size)
-        yield name, source.window(start + skip, size - skip)
+        yield name or NAMELESS, source.window(start + skip, size - skip)
 
 
 def _ar_name(raw: bytes, names: bytes, source: Source, start: int, size: int) -> tuple[str, int]:
