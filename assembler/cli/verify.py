@@ -11,7 +11,7 @@ from assembler.errors import VerifyError
 from assembler.verify import formats
 from assembler.verify.policy import Policy, read_policy, read_targets
 from assembler.verify.sandbox import NAMES
-from assembler.verify.session import Request, exit_code, verify
+from assembler.verify.session import Request, exit_code, explain_file, verify
 
 
 @click.command("verify")
@@ -32,6 +32,9 @@ from assembler.verify.session import Request, exit_code, verify
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for unpacked copies [build/verify].",
 )
+@click.option(
+    "--why", metavar="FILE", help="Show how the loader finds each library of a file, no gates."
+)
 @common
 def command(
     session: Session,
@@ -41,6 +44,7 @@ def command(
     sandbox: str | None,
     extra: Path | None,
     scratch: Path | None,
+    why: str | None,
 ) -> int:
     """Check what PATHS hold (default: the profile's image) and say what is wrong.
 
@@ -64,6 +68,10 @@ def command(
         smokes=session.profile.smoke,
         sandbox=sandbox,
     )
+    if why is not None:
+        lines = explain_file(request, why, session.progress)
+        session.show({"file": why, "lines": lines.splitlines()}, lines)
+        return 0
     report = verify(request, session.progress)
     click.echo(formats.render(report, style or ("json" if session.as_json else "text")))
     return exit_code(report)

@@ -14,6 +14,7 @@ from assembler.progress import Progress
 from assembler.stack import Smoke
 from assembler.verify import smoke
 from assembler.verify.findings import GateResult, Report, SubjectReport
+from assembler.verify.loader import explain
 from assembler.verify.opening import Subject, find_subjects, open_tree
 from assembler.verify.policy import Policy
 from assembler.verify.tree import Tree, TreeKind
@@ -143,6 +144,13 @@ def _judged(result: GateResult, policy: Policy, seconds: float) -> GateResult:
     return result.model_copy(
         update={"findings": findings, "verdict": verdict, "seconds": round(seconds, 3)}
     )
+
+
+def explain_file(request: Request, file: str, progress: Progress) -> str:
+    """Return how the loader finds the libraries of one file of the first subject that is given."""
+    subject = find_subjects(request.paths[0])[0]
+    with open_tree(subject, request.scratch, progress) as tree:
+        return explain(tree, file)
 
 
 def exit_code(report: Report) -> int:
