@@ -76,11 +76,8 @@ def version_key(version: str) -> object:
 
 def upstream_version(version: str) -> str:
     """Return a Debian version without epoch and revision: ``1:3.11.2-6+deb12u9`` → ``3.11.2``."""
-    return version.partition(":")[2].rpartition("-")[0] if ":" in version else _no_revision(version)
-
-
-def _no_revision(version: str) -> str:
-    return version.rpartition("-")[0] or version
+    without_epoch = version.rpartition(":")[2]
+    return without_epoch.rpartition("-")[0] or without_epoch
 
 
 class DebianArchive:

@@ -24,7 +24,7 @@ Advance = Callable[[float], None]
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _RANGE_REFUSED = 416
 _PARTIAL = 206
-_PIECE = 1 << 18
+_PIECE = 1 << 16  # what a break loses at most
 
 
 class TransferError(SourceUnavailableError):
@@ -148,7 +148,9 @@ class Download:
         network = self._network
         left = network.attempts
         with network.session() as session, partial.open("r+b") as stream:
-            self._rehash(stream)
+            self._restart(stream, truncate=False)
+            if partial.stat().st_size:
+                self._rehash(stream)
             while True:
                 before = self._have
                 try:
@@ -156,7 +158,7 @@ class Download:
                     break
                 except _RefusedError as error:
                     # An attempt that brought something gives the next ones a fresh start.
-                    left = network.attempts if self._have > before else left - 1
+                    left = (network.attempts if self._have > before else left) - 1
                     if not error.again or left <= 0:
                         raise TransferError(
                             f"{self._name} could not be had from {public(self._url)} ({error})",
@@ -166,7 +168,6 @@ class Download:
         self._store.complete(self._sha256, self._hash.hexdigest(), name=self._name)
 
     def _rehash(self, stream: BinaryIO) -> None:
-        self._restart(stream, truncate=False)
         for chunk in chunks(stream):
             self._count(chunk)
 
