@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from assembler.verify.findings import Finding, GateResult, Severity
-from assembler.verify.gates.owners import declared_targets
+from assembler.verify.gates.packages import declared_targets
 from assembler.verify.gfx.bundle import Entry
 from assembler.verify.gfx.flags import processors, runs_on
 from assembler.verify.gfx.listing import list_code

@@ -10,9 +10,10 @@ import fnmatch
 from collections import Counter
 
 from assembler.verify.findings import Finding, GateResult
-from assembler.verify.gates.owners import Package, packages_in
+from assembler.verify.gates.packages import Package, packages_in
 from assembler.verify.gfx.listing import list_code
 from assembler.verify.gfx.model import CodeObject
+from assembler.verify.owners import owners
 from assembler.verify.policy import Policy
 from assembler.verify.tree import Tree
 
@@ -28,7 +29,7 @@ def check(tree: Tree, policy: Policy) -> GateResult:
         return GateResult.of(
             GATE, (), examined=0, unit="GPU packages", note="no package here must hold GPU code"
         )
-    counts = _count(tree, gpu)
+    counts = _count(tree)
     findings = [
         finding
         for package in gpu
@@ -51,15 +52,17 @@ def floor_of(package: Package, policy: Policy) -> int:
     return 1 if package.target and package.name.rpartition("-device-")[1] else 0
 
 
-def _count(tree: Tree, packages: list[Package]) -> Counter[str]:
-    owner = {path: package.name for package in packages for path in package.files}
-    counts: Counter[str] = Counter()
-    for item in list_code(tree):
-        if isinstance(item, CodeObject):
-            name = owner.get(item.path.partition("!/")[0])
-            if name is not None:
-                counts[name] += 1
-    return counts
+def _count(tree: Tree) -> Counter[str]:
+    """Return the number of code objects by package name."""
+    objects = [item for item in list_code(tree) if isinstance(item, CodeObject)]
+    if tree.kind in ("conda", "wheel"):
+        return Counter({packages_in(tree)[0].name: len(objects)})
+    claims = owners(tree)
+    return Counter(
+        owner.removeprefix("conda:")
+        for one in objects
+        for owner in claims.get(one.path.partition("!/")[0], ())
+    )
 
 
 def _judge(name: str, count: int, floor: int) -> Finding | None:

@@ -239,3 +239,12 @@ def test_four_faults_in_one_tree_are_four_findings(tmp_path: Path) -> None:
         "gfx/unreadable",
         "kernels/none",
     ]
+
+
+def test_wheels_are_packages_too(tmp_path: Path) -> None:
+    wheel = tmp_path / "amd_mori-1.0-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("mori/libmori_io.so", fat(("gfx942", make.GFX942)))
+    assert ids(judge(wheel, BOTH)) == ["gfx/absent-target", "gfx/missing-target"]
+    policy = Policy(kernels=Kernels(floors={"amd-mori": 2}))
+    assert ids(judge(wheel, policy, kernels.check)) == ["kernels/below-floor"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from assembler.verify.owners import package_name
 from assembler.verify.policy import Policy
 from assembler.verify.tree import Tree
 
@@ -16,13 +17,12 @@ TARGET_SUFFIX = re.compile(r"-(gfx[0-9a-f]+(?:-\d+)*(?:-generic)?)$")
 MAX_JSON = 64 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Package:
-    """A conda package: its name, build string, and the tree paths of its files."""
+    """A package by its name and, when it is a conda package, its build string."""
 
     name: str
-    build: str
-    files: frozenset[str]
+    build: str = ""
 
     @property
     def target(self) -> str | None:
@@ -34,14 +34,15 @@ class Package:
 def packages_in(tree: Tree) -> tuple[Package, ...]:
     """Return the package that the tree is, or those that its conda-meta lists; by name.
 
-    Wheels and folders without conda-meta have none. Records that are not JSON objects are passed
-    over: other gates speak of them.
+    A folder without conda-meta has none. Records that are no JSON objects are passed over: other
+    gates speak of them.
     """
+    if tree.kind == "wheel":
+        return (Package(package_name(tree.label)),)
     if tree.kind == "conda":
         index = _read_index(tree)
-        name = str(index.get("name") or tree.origin.name.rpartition("-")[0].rpartition("-")[0])
-        paths = frozenset(entry.path for entry in tree.files())
-        return (Package(name, str(index.get("build") or ""), paths),)
+        name = str(index.get("name") or package_name(tree.label))
+        return (Package(name, str(index.get("build") or "")),)
     if tree.prefix is None:
         return ()
     base = f"{tree.prefix}/" if tree.prefix else ""
@@ -50,8 +51,7 @@ def packages_in(tree: Tree) -> tuple[Package, ...]:
         if entry.kind == "file" and entry.path.endswith(".json"):
             record = _object(tree.read(entry.path, MAX_JSON))
             if record.get("name"):
-                files = frozenset(f"{base}{path}" for path in record.get("files") or ())
-                packages.append(Package(str(record["name"]), str(record.get("build", "")), files))
+                packages.append(Package(str(record["name"]), str(record.get("build", ""))))
     return tuple(sorted(packages, key=lambda package: package.name))
 
 
