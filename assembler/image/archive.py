@@ -37,7 +37,7 @@ def write_archive(layout: Layout, sink: IO[bytes], progress: Progress) -> int:
         INDEX_FILE: (layout.path / INDEX_FILE).read_bytes(),
         DOCKER_MANIFEST: canonical_json([_docker(layout, entry) for entry in _images(entries)]),
     }
-    blobs = sorted(path for path in layout.blobs.iterdir() if not path.name.startswith("."))
+    blobs = sorted({layout.blob(digest) for digest in layout.reachable()})
     size = 0
     total = sum(path.stat().st_size for path in blobs)
     with progress.task("writing the archive", total, in_bytes=True) as task:

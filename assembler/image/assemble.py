@@ -12,7 +12,7 @@ from assembler.channel.guard import exclusive
 from assembler.errors import ImageError
 from assembler.image import documents
 from assembler.image.blueprint import Drafter
-from assembler.image.cache import LayerCache
+from assembler.image.cache import LayerCache, SegmentCache
 from assembler.image.layout import Layout, writing
 from assembler.image.request import (
     ImageResult,
@@ -77,6 +77,9 @@ def assemble_all(
         raise ImageError("two images have the same tag", remedy="give each its own")
     present = _present(Layout(layout), keys)
     if present is not None:
+        if Layout(layout).leftovers():
+            with exclusive(layout.absolute(), progress):
+                Layout(layout).sweep()
         return tuple(
             read_result(layout, image.name, present[request.tag], up_to_date=True)
             for request in requests
@@ -89,6 +92,7 @@ def assemble_all(
         entries = [writer.image(request, keys[request.tag]) for request in requests]
         target.publish(entries)
         target.sweep()
+        SegmentCache(cache / "segments").clean()
     return tuple(
         read_result(layout, image.name, entry, up_to_date=False, notes=writer.notes)
         for entry in entries

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,10 @@ class Segment(BaseModel):
     activation: dict[str, str] = {}
 
 
+SCRATCH = ".partial-"
+ABANDONED = 24 * 3600  # seconds after which a scratch file has no writer any more
+
+
 class SegmentCache:
     """The folder of finished segments."""
 
@@ -76,6 +81,13 @@ class SegmentCache:
         if digest.hexdigest() != segment.sha256:
             self.drop(segment.key)
             raise StaleSegmentError(segment)
+
+    def clean(self) -> None:
+        """Remove what killed runs left a day ago or longer."""
+        for path in self.root.glob(f"*/{SCRATCH}*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED:
+                    path.unlink()
 
     def drop(self, key: str) -> None:
         """Forget a segment."""
@@ -169,7 +181,7 @@ class StaleSegmentError(Exception):
 def scratch_file(folder: Path, mode: int = 0o644) -> Iterator[tuple[IO[bytes], Path]]:
     """Open a new file in ``folder`` that is removed at the end unless the block renames it."""
     folder.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".partial-", dir=folder)
+    handle, name = tempfile.mkstemp(prefix=SCRATCH, dir=folder)
     path = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:

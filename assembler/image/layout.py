@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from assembler.errors import ImageError
-from assembler.image.cache import scratch_file
+from assembler.image.cache import SCRATCH, scratch_file
 from assembler.image.documents import MANIFEST, Descriptor, index
 
 MARK = "oci-layout"
@@ -89,14 +89,19 @@ class Layout:
             _write(mark, VERSION)
         _write(self.path / INDEX_FILE, index(entries))
 
-    def sweep(self) -> None:
-        """Remove blobs that no manifest of the index names, and what a killed run left."""
-        named = set(self._reachable())
-        for path in self.blobs.iterdir():
-            if f"sha256:{path.name}" not in named:
-                path.unlink(missing_ok=True)
+    def leftovers(self) -> list[Path]:
+        """Return blobs that no manifest of the index names, and what a killed run left."""
+        named = set(self.reachable())
+        unnamed = [path for path in self.blobs.iterdir() if f"sha256:{path.name}" not in named]
+        return [*unnamed, *self.path.glob(f"{SCRATCH}*")]
 
-    def _reachable(self) -> Iterator[str]:
+    def sweep(self) -> None:
+        """Remove the leftovers; only with the layout's guard held."""
+        for path in self.leftovers():
+            path.unlink(missing_ok=True)
+
+    def reachable(self) -> Iterator[str]:
+        """Yield the digest of every blob that the index names, in any way."""
         waiting = [(entry["digest"], entry.get("mediaType")) for entry in self.entries()]
         while waiting:
             digest, media_type = waiting.pop()

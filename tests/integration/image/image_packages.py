@@ -135,6 +135,43 @@ def make_python(channel: Path) -> Path:
     return make_conda(channel, "python", items, version=f"{PYTHON}.0")
 
 
+def fill_channel(channel: Path) -> Path:
+    """Write one package of every kind into a channel."""
+    make_python(channel)
+    prefix = PLACEHOLDER.encode()
+    make_conda(
+        channel,
+        "tiny",
+        [
+            Item("bin/tiny", b"#!" + prefix + b"/bin/python\nprint(1)\n", 0o755, prefixed="text"),
+            Item("etc/empty", b""),
+            Item("lib/bin.dat", b"\0" + prefix + b"/a:" + prefix + b"\0end", prefixed="binary"),
+            Item("lib/first", b"shared", 0o755),
+            Item("lib/second", kind="hardlink", target="lib/first", mode=0o755),
+            Item("lib/third", kind="symlink", target="first"),
+            Item("share/.hidden/.dot", b"dot", 0o600),
+            Item("share/naïve name", b"utf-8"),
+            Item("share/" + "long/" * 60 + "name", b"deep"),
+            Item("share/unlisted", b"not installed", listed=False),
+        ],
+        depends=["python"],
+    )  # fmt: skip
+    make_conda(
+        channel,
+        "pure",
+        [
+            Item("site-packages/pure/__init__.py", b"def main():\n    return 0\n"),
+            Item("site-packages/pure/data.txt", b"text"),
+            Item("python-scripts/pure-script", b"#!/bin/sh\n", 0o755),
+            Item("share/pure/readme", b"read me"),
+        ],
+        noarch_python=True,
+        entry_points=["pure = pure:main", "pure-x = pure.cli:App.run"],
+        depends=["python"],
+    )
+    return channel
+
+
 def lock_of(channel: Path, *, base: tuple = (), gfx: tuple[str, ...] = ()) -> Lock:
     """Return a lock of everything in a channel."""
     packages = [

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import fill_channel
-from image_packages import Item, layers, lock_of, make_conda, make_python, members
+from image_packages import Item, fill_channel, layers, lock_of, make_conda, make_python, members
 
 from assembler.image.archive import write_archive
 from assembler.image.compression import Codec
