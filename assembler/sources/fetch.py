@@ -9,12 +9,14 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from assembler.errors import ConfigError, SourceUnavailableError
 from assembler.progress import Progress
 from assembler.sources.debian import Moved, upstream_version
+from assembler.sources.entries import SOURCES_FILE, recipe_folder, recipe_name
 from assembler.sources.given import Given
-from assembler.sources.pins import Pin, Wheel, pin_file, read_pins
+from assembler.sources.pins import Pin, Wheel, read_pins
 from assembler.sources.pypi import Target
 from assembler.sources.store import Store
 from assembler.stack import Profile
@@ -79,7 +81,7 @@ def fetch(
     moved: tuple[Moved, ...] = ()
     if missing:
         pins, moved = _bring(workspace, profile, progress, store, pins, missing, jobs, locked)
-    lay_out(workspace.sources(profile), store, pins)
+    lay_out(workspace.sources(profile), store, pins, profile)
     sizes = {pin.sha256: store.size(pin.sha256) for group in pins.values() for pin in group}
     fetched = {pin.sha256: pin for group in pins.values() for pin in group}
     kept = {sha256 for sha256 in wanted if sha256 not in {pin.sha256 for pin in missing}}
@@ -164,6 +166,7 @@ def _bring(
     brought = bringer.bring(missing)
     if not brought.replaced:
         return dict(pins), ()
+    folders = {recipe_name(one): recipe_folder(workspace, one) for one in profile.recipes}
     changed: dict[str, tuple[Pin, ...]] = {}
     for recipe, group in pins.items():
         changed[recipe] = tuple(brought.replaced.get(pin, pin) for pin in group)
@@ -173,7 +176,7 @@ def _bring(
             if pin in brought.replaced
         }
         if new:
-            replace_pins(pin_file(workspace, recipe), profile.name, new)
+            replace_pins(folders[recipe] / SOURCES_FILE, profile.pin_table, new)
     return changed, brought.moved
 
 
@@ -191,17 +194,22 @@ def variant_key(name: str) -> str:
     return re.sub(r"[^0-9A-Za-z_]", "_", name) + "_version"
 
 
-def variants(pins: Iterable[Pin]) -> str:
-    """Return variants.yaml: each pin's version, Debian's without epoch and revision."""
-    lines = {}
+def variants(pins: Iterable[Pin], choices: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return variants.yaml: the choices, and each pin's version (Debian's without revision).
+
+    It is all that rattler-build needs beside the profile's own variant files.
+    """
+    values = dict(choices)
     for pin in pins:
         version = upstream_version(pin.version) if pin.kind == "debian" else pin.version
         if version:
-            lines[variant_key(pin.name)] = f"{variant_key(pin.name)}: [{json.dumps(version)}]"
-    return "".join(f"{lines[key]}\n" for key in sorted(lines))
+            values[variant_key(pin.name)] = version
+    return "".join(f"{key}: [{json.dumps(values[key])}]\n" for key in sorted(values))
 
 
-def lay_out(folder: Path, store: Store, pins: Mapping[str, tuple[Pin, ...]]) -> None:
+def lay_out(
+    folder: Path, store: Store, pins: Mapping[str, tuple[Pin, ...]], profile: Profile
+) -> None:
     """Make ``folder`` hold exactly these pins' files by recipe, variants.yaml and pins.json."""
     folder.mkdir(parents=True, exist_ok=True)
     for recipe, group in pins.items():
@@ -214,7 +222,10 @@ def lay_out(folder: Path, store: Store, pins: Mapping[str, tuple[Pin, ...]]) -> 
     for path in folder.iterdir():
         if path.is_dir() and path.name not in pins:
             shutil.rmtree(path)
-    _write(folder / VARIANTS_FILE, variants(pin for group in pins.values() for pin in group))
+    choices = {"profile": profile.name, "python_version": profile.python, **profile.choose}
+    _write(
+        folder / VARIANTS_FILE, variants((pin for group in pins.values() for pin in group), choices)
+    )
     data = {
         recipe: [pin.model_dump(mode="json", exclude_defaults=True) for pin in group]
         for recipe, group in sorted(pins.items())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,10 @@ from assembler.progress import Progress
 from assembler.sources import pypi, transfer, trees, wheels
 from assembler.sources.bring import Bringer
 from assembler.sources.conda_names import normal
+from assembler.sources.entries import TARGETS_FILE, Entry, entries_of
 from assembler.sources.fetch import target_of
-from assembler.sources.pins import Pin, Wheel, pin_file, read_wheels
-from assembler.sources.repin import replace_pins
+from assembler.sources.pins import Pin, Wheel, read_wheels
+from assembler.sources.repin import replace_pins, write_targets
 from assembler.sources.store import Store, mismatch
 from assembler.stack import Profile
 from assembler.workspace import Workspace
@@ -49,25 +49,6 @@ class Change:
         return (self.old, self.old_sha256) != (self.new, self.new_sha256)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    recipe: str
-    path: Path
-    data: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return str(self.data.get("name", ""))
-
-    @property
-    def key(self) -> str:
-        return f"{self.recipe}/{self.name}"
-
-    @property
-    def kind(self) -> str:
-        return str(self.data.get("kind", ""))
-
-
 class Pinner:
     """Resolves pins of one profile; nothing is written before everything is known."""
 
@@ -79,21 +60,11 @@ class Pinner:
         self._target = target_of(profile)
         self._bringer = Bringer(self._store, self._target, progress)
 
-    def _entries(self) -> Iterator[_Entry]:
-        for recipe in self._profile.recipes:
-            path = pin_file(self._workspace, recipe)
-            if not path.exists():
-                continue
-            try:
-                data = tomllib.loads(path.read_text(encoding="utf-8"))
-            except tomllib.TOMLDecodeError as error:
-                raise ConfigError(
-                    f"{path} is not valid TOML ({error})", remedy="correct it"
-                ) from None
-            for entry in data.get(self._profile.name, []):
-                if not isinstance(entry, dict) or not entry.get("name"):
-                    raise ConfigError(f"{path}: an entry has no name", remedy="give it one")
-                yield _Entry(recipe, path, entry)
+    def _entries(self) -> Iterator[Entry]:
+        for entry in entries_of(self._workspace, self._profile):
+            if not isinstance(entry.data, dict) or not entry.name:
+                raise ConfigError(f"{entry.path}: an entry has no name", remedy="give it one")
+            yield entry
 
     def recipes(self, requests: Sequence[str] = (), *, pre: bool = False) -> tuple[Change, ...]:
         """Pin the recipes' artefacts: the requested ones anew, or all at the versions they have.
@@ -124,8 +95,12 @@ class Pinner:
         changes = []
         for path in dict.fromkeys(one.path for one in entries):
             here = [one for one in entries if one.path == path and one.key in new]
-            replace_pins(path, self._profile.name, {one.name: new[one.key] for one in here})
-            changes += [_change(path, one.data, new[one.key]) for one in here]
+            table = self._profile.pin_table
+            if path.name == TARGETS_FILE:
+                write_targets(path, table, [new[one.key] for one in here])
+            else:
+                replace_pins(path, table, {one.name: new[one.key] for one in here})
+            changes += [_change(path, one, new[one.key]) for one in here]
         return tuple(changes)
 
     def _requests(self, requests: Sequence[str]) -> Iterator[tuple[str, Requirement]]:
@@ -139,45 +114,79 @@ class Pinner:
             yield normal(requirement.name), requirement
 
     def _pypi(
-        self, entries: Sequence[_Entry], asked: Mapping[str, Requirement], *, pre: bool
+        self, entries: Sequence[Entry], asked: Mapping[str, Requirement], *, pre: bool
     ) -> dict[str, Pin]:
         if not entries:
             return {}
+        pins: dict[str, Pin] = {}
+        for index in dict.fromkeys(one.data.get("index") for one in entries):
+            group = [one for one in entries if one.data.get("index") == index]
+            pins |= self._from_index(group, self._index(index, group[0]), asked, pre=pre)
+        return pins
+
+    def _index(self, name: object, entry: Entry) -> str | None:
+        """Return the address of one of the profile's indexes; None for the user's own."""
+        if name is None:
+            return None
+        address = self._profile.indexes.get(str(name))
+        if address is None:
+            raise ConfigError(
+                f"{entry.path}: {entry.name} names the index {name!r}, which the profile has not",
+                remedy=f"add it to [profile.{self._profile.pin_table}.indexes] in stack.toml",
+            )
+        return address
+
+    def _from_index(
+        self,
+        entries: Sequence[Entry],
+        index: str | None,
+        asked: Mapping[str, Requirement],
+        *,
+        pre: bool,
+    ) -> dict[str, Pin]:
         lines = {}
         for one in entries:
             request, version = asked.get(normal(one.name)), one.data.get("version")
             lines[one.name] = str(request) if request else one.name
             if request is None and version:
                 lines[one.name] = f"{one.name}=={version}"
-        resolution = pypi.resolve(list(lines.values()), self._target, pre=pre)
+        resolution = pypi.resolve(list(lines.values()), self._target, pre=pre, index=index)
         found = {normal(one.name): one for one in resolution.found}
-        files = self._files(resolution.found)
+        files = self._files(resolution.found, index)
         pins = {}
         for one in entries:
             hit = found.get(normal(one.name))
             if hit is None:
+                where = f"index {index}" if index else pypi.places(pypi.settings())
+                if resolution.unreachable:
+                    raise SourceUnavailableError(
+                        f"{where} could not be reached for {lines[one.name]}",
+                        remedy="run it on a machine that reaches it",
+                    )
                 raise SourceUnavailableError(
-                    f"{lines[one.name]} has no wheel for CPython {self._target.python} in "
-                    f"{pypi.places(pypi.settings())}",
+                    f"{lines[one.name]} has no wheel for CPython {self._target.python} in {where}",
                     remedy="check the version, and pip's configuration if it has other places",
                 )
             file, sha256, size = files[hit.name]
             url = one.data.get("url") if hit.version == one.data.get("version") else None
-            pins[one.key] = Pin.model_validate(
+            # Where the profile's own index has it; the user's pip knows nothing of that index.
+            url = hit.url.partition("#")[0] if index else url
+            pins[one.key] = _complete(
+                one,
                 {
                     "kind": "pypi",
-                    "name": one.name,
                     "version": hit.version,
                     "file": file,
                     "sha256": sha256,
                     "size": size,
                     "url": url,
-                    "why": one.data.get("why", ""),
-                }
+                },
             )
         return pins
 
-    def _files(self, found: Sequence[pypi.Found]) -> dict[str, tuple[str, str, int]]:
+    def _files(
+        self, found: Sequence[pypi.Found], index: str | None = None
+    ) -> dict[str, tuple[str, str, int]]:
         """Have these wheels in the store; return file name, SHA-256 and size by distribution."""
         known = {
             one.name: Pin(
@@ -186,6 +195,7 @@ class Pinner:
                 version=one.version,
                 file=unquote(urlsplit(one.url).path.rpartition("/")[2]),
                 sha256=one.sha256,
+                url=one.url.partition("#")[0] if index else None,
             )
             for one in found
             if one.sha256
@@ -196,15 +206,15 @@ class Pinner:
             if one.name in known:
                 file, sha256 = known[one.name].file, known[one.name].sha256
             else:
-                file, sha256 = self._hash(one)
+                file, sha256 = self._hash(one, index)
             files[one.name] = (file, sha256, self._store.size(sha256))
         return files
 
-    def _hash(self, found: pypi.Found) -> tuple[str, str]:
+    def _hash(self, found: pypi.Found, index: str | None) -> tuple[str, str]:
         """Get a wheel whose index tells no hash; return its file name and SHA-256."""
         with tempfile.TemporaryDirectory(prefix="assembler-pin-") as scratch:
             wanted = f"{found.name}=={found.version}"
-            path = pypi.download(wanted, self._target, Path(scratch))
+            path = pypi.download(wanted, self._target, Path(scratch), index=index)
             if path is None:
                 raise SourceUnavailableError(
                     f"{wanted} could not be downloaded", remedy="check pip's configuration"
@@ -213,9 +223,9 @@ class Pinner:
             self._store.add(path, sha256)
             return path.name, sha256
 
-    def _debian(self, entries: Sequence[_Entry]) -> dict[str, Pin]:
+    def _debian(self, entries: Sequence[Entry]) -> dict[str, Pin]:
         pins: dict[str, Pin] = {}
-        groups: dict[tuple[str, str], list[_Entry]] = {}
+        groups: dict[tuple[str, str], list[Entry]] = {}
         for one in entries:
             key = (str(one.data.get("suite", "")), str(one.data.get("architecture", "")))
             if not all(key):
@@ -234,7 +244,7 @@ class Pinner:
             )
         return pins
 
-    def _url(self, entry: _Entry) -> Pin:
+    def _url(self, entry: Entry) -> Pin:
         url = str(entry.data.get("url", ""))
         if not url:
             raise ConfigError(f"{entry.path}: {entry.name} has no url", remedy="add it")
@@ -247,7 +257,7 @@ class Pinner:
         file = entry.data.get("file") or unquote(urlsplit(url).path.rpartition("/")[2])
         return _complete(entry, {"file": file, "sha256": sha256, "size": self._store.size(sha256)})
 
-    def _git(self, entry: _Entry) -> Pin:
+    def _git(self, entry: Entry) -> Pin:
         url, commit = entry.data.get("url"), entry.data.get("commit")
         if not url or not commit:
             raise ConfigError(
@@ -309,7 +319,7 @@ class Pinner:
         return [f"{pin.name}=={pin.version}" for _, pin in pins], folders
 
 
-def _complete(entry: _Entry, values: Mapping[str, object]) -> Pin:
+def _complete(entry: Entry, values: Mapping[str, object]) -> Pin:
     try:
         return Pin.model_validate({**entry.data, **values})
     except ValueError as error:
@@ -324,8 +334,9 @@ def _refuse_other_bytes(old: Mapping[str, Any], new: Pin) -> None:
         raise mismatch(f"{new.file}, as the index has it now,", str(old["sha256"]), new.sha256)
 
 
-def _change(path: Path, old: Mapping[str, Any], new: Pin) -> Change:
-    before, digest = str(old.get("version", "")), str(old.get("sha256", ""))
+def _change(path: Path, old: Entry, new: Pin) -> Change:
+    before, digest = str(old.data.get("version", "")), str(old.data.get("sha256", ""))
+    before = "" if old.new else before
     return Change(path, new.name, before, new.version, digest, new.sha256)
 
 

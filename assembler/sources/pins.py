@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -17,14 +16,17 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    field_serializer,
+    field_validator,
     model_validator,
 )
 
 from assembler.errors import ConfigError
+from assembler.sources.entries import SOURCES_FILE, Entry, entries_of, recipe_name, table_of
 from assembler.stack import Profile
 from assembler.workspace import Workspace
 
-SOURCES_FILE = "sources.toml"
+__all__ = ["SOURCES_FILE", "Pin", "Unpinned", "Wheel", "read_pin_file", "read_pins", "read_wheels"]
 
 Kind = Literal["pypi", "url", "debian", "git", "path"]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
@@ -49,7 +51,8 @@ class Pin(BaseModel):
     ``name`` is the distribution, Debian package or repository name; ``file`` the name of the file
     that recipes see; ``size`` its bytes; ``url`` the address (kind url), the second place
     (kind pypi) or the repository (kind git). Pins of kind path have no version, file and hash
-    until a source tree is given.
+    until a source tree is given. ``index`` is one of the profile's indexes, where the artefact is
+    found instead of the user's own; ``when`` the choices of the profile that it holds for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,10 +68,23 @@ class Pin(BaseModel):
     architecture: Name | None = None
     commit: Commit | None = None
     submodules: tuple[str, ...] = ()
+    index: Name | None = None
+    when: tuple[tuple[str, str], ...] = ()
     why: str = ""
+
+    @field_validator("when", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        return tuple(sorted(value.items())) if isinstance(value, dict) else value
+
+    @field_serializer("when")
+    def _table(self, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
+        return dict(value)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if isinstance(self, Unpinned):
+            return self
         missing = [key for key in _NEEDS[self.kind] if not getattr(self, key)]
         if "sha256" in missing:
             raise ValueError("sha256 is missing: the artefact is unpinned")
@@ -89,23 +105,11 @@ class Wheel(Pin):
     conda_name: Name
 
 
+class Unpinned(Pin):
+    """An artefact that is not resolved yet: it can be listed, not fetched."""
+
+
 P = TypeVar("P", bound=Pin)
-
-
-def _parse(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML ({error})", remedy="correct it") from None
-
-
-def _entries(path: Path, data: Mapping[str, object], table: str) -> list[object]:
-    entries = data.get(table, [])
-    if not isinstance(entries, list):
-        raise ConfigError(
-            f"{path}: {table} is not an array of tables", remedy=f"write each pin as [[{table}]]"
-        )
-    return entries
 
 
 def _check(path: Path, table: str, position: int, entry: object, model: type[P]) -> P:
@@ -140,7 +144,7 @@ def read_pin_file(path: Path, table: str) -> tuple[Pin, ...]:
 
     A table that is not there is an empty one. ConfigError names file, entry and key.
     """
-    entries = _entries(path, _parse(path), table)
+    entries = table_of(path, table)
     pins = tuple(
         _check(path, table, position, entry, Pin) for position, entry in enumerate(entries, 1)
     )
@@ -154,7 +158,7 @@ def read_wheels(path: Path) -> tuple[Wheel, ...]:
         raise ConfigError(
             f"there is no {path}", remedy="let `assembler pin --wheels` resolve and write it"
         )
-    entries = _entries(path, _parse(path), "wheel")
+    entries = table_of(path, "wheel")
     wheels = tuple(
         _check(path, "wheel", position, entry, Wheel) for position, entry in enumerate(entries, 1)
     )
@@ -162,26 +166,31 @@ def read_wheels(path: Path) -> tuple[Wheel, ...]:
     return wheels
 
 
-def pin_file(workspace: Workspace, recipe: str) -> Path:
-    """Return where a recipe's pins stand."""
-    return workspace.recipes / recipe / SOURCES_FILE
-
-
-def read_pins(workspace: Workspace, profile: Profile) -> dict[str, tuple[Pin, ...]]:
+def read_pins(
+    workspace: Workspace, profile: Profile, *, unpinned: bool = False
+) -> dict[str, tuple[Pin, ...]]:
     """Return a profile's pins by recipe name, and each wheel of its list under its conda name.
 
-    Recipes without artefacts of their own are not in the result.
+    Recipes without artefacts of their own are not in the result. An entry without a hash is an
+    error, or with ``unpinned`` an ``Unpinned`` among the pins.
     """
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries_of(workspace, profile):
+        groups.setdefault(entry.recipe, []).append(entry)
     found: dict[str, tuple[Pin, ...]] = {}
-    for recipe in profile.recipes:
-        path = pin_file(workspace, recipe)
-        if path.exists() and (pins := read_pin_file(path, profile.name)):
-            found[recipe] = pins
+    for recipe, entries in groups.items():
+        pins = []
+        for position, entry in enumerate(entries, 1):
+            known = entry.kind == "path" or entry.data.get("sha256")
+            model = Unpinned if unpinned and not known else Pin
+            pins.append(_check(entry.path, profile.pin_table, position, entry.data, model))
+        _unique(entries[0].path, pins)
+        found[recipe] = tuple(pins)
     if profile.wheels is None:
         return found
     path = workspace.root / profile.wheels
     for wheel in read_wheels(path):
-        if wheel.conda_name in found or wheel.conda_name in profile.recipes:
+        if wheel.conda_name in found or wheel.conda_name in map(recipe_name, profile.recipes):
             raise ConfigError(
                 f"{path}: {wheel.conda_name!r} is listed twice or has a recipe of its own",
                 remedy="keep one of the two",

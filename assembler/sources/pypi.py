@@ -115,10 +115,12 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _run(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run(arguments: Sequence[str], *, alone: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run pip; ``alone`` puts every other place than the one on the command line out of force."""
+    places = {"PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "0"} if alone else {}
     return subprocess.run(
         [sys.executable, "-m", "pip", *arguments],
-        env=_environment(),
+        env=_environment() | places,
         text=True,
         encoding="utf-8",
         errors="replace",
@@ -189,8 +191,11 @@ def resolve(
     constraints: Sequence[str] = (),
     find_links: Sequence[Path] = (),
     pre: bool = False,
+    index: str | None = None,
 ) -> Resolution:
     """Ask pip, in one call, where it has wheels of these requirements for the target.
+
+    With ``index`` that package index is asked instead of the user's own and nothing beside it.
 
     A requirement that no configured place has is left out and asked about no more; with
     ``dependencies`` that is an error instead. Nothing is installed, and wheels are downloaded only
@@ -207,11 +212,12 @@ def resolve(
         fixed += ["--report", str(report), *target.options(folder / "unused")]
         fixed += ["--constraint", str(limits)] if constraints else []
         fixed += ["--pre"] if pre else []
+        fixed += ["--index-url", index] if index else []
         for place in find_links:
             fixed += ["--find-links", str(place)]
         fixed += [] if dependencies else ["--no-deps"]
         while wanted:
-            result = _run([*fixed, *wanted])
+            result = _run([*fixed, *wanted], alone=index is not None)
             if result.returncode == 0:
                 return Resolution(_read_report(report), tuple(missing), unreachable=False)
             _check_pip(result)
@@ -234,7 +240,9 @@ def same_name(requirement: str, name: str) -> bool:
     return normal(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]) == normal(name)
 
 
-def download(requirement: str, target: Target, folder: Path) -> Path | None:
+def download(
+    requirement: str, target: Target, folder: Path, *, index: str | None = None
+) -> Path | None:
     """Let pip itself download one wheel into ``folder``; None when it cannot.
 
     Slower and not resumable, but it knows every way in: keyrings, netrc, client certificates.
@@ -252,8 +260,10 @@ def download(requirement: str, target: Target, folder: Path) -> Path | None:
             "--dest",
             str(folder),
             *options,
+            *(["--index-url", index] if index else []),
             requirement,
-        ]
+        ],
+        alone=index is not None,
     )
     _check_pip(result)
     files = sorted(folder.glob("*.whl"))
