@@ -9,7 +9,10 @@ import click
 
 from assembler.build.builder import Builder, BuildResult, plan
 from assembler.build.plan import BuildPlan
+from assembler.cli.fetch import report
 from assembler.cli.options import Session, common
+from assembler.sources.fetch import fetch
+from assembler.sources.given import take
 
 
 def show_plan(session: Session, found: BuildPlan) -> None:
@@ -53,9 +56,36 @@ def summary(result: BuildResult) -> str:
 @click.option("--list", "list_only", is_flag=True, help="Show the plan and why; build nothing.")
 @click.option("--dry-run", "list_only", is_flag=True, help="The same as --list.")
 @click.option("--keep-going", is_flag=True, help="Build what does not need a failed package.")
+@click.option("--locked", is_flag=True, help="Refuse to re-pin Debian packages that moved.")
+@click.option("--offline", is_flag=True, help="Use the store alone.")
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="NAME=PATH|URL@COMMIT",
+    help="A source tree that you give; remembered until NAME= forgets it.",
+)
 @common
-def command(session: Session, jobs: int | None, list_only: bool, keep_going: bool) -> None:
-    """Build every recipe that is not up to date into the channel."""
+def command(
+    session: Session,
+    jobs: int | None,
+    list_only: bool,
+    keep_going: bool,
+    locked: bool,
+    offline: bool,
+    sources: tuple[str, ...],
+) -> None:
+    """Build every recipe that is not up to date into the channel, after fetching what it needs."""
+    given = take(session.workspace, sources)
+    fetched = fetch(
+        session.workspace,
+        session.profile,
+        session.progress,
+        locked=locked,
+        offline=offline,
+        given=given,
+    )
+    report(fetched, session.progress)
     if list_only:
         show_plan(session, plan(session.workspace, session.profile))
         return
