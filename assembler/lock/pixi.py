@@ -6,12 +6,13 @@ py-rattler writes and wants absolute paths. The file on disk has ``$ATOM_CHANNEL
 
 from __future__ import annotations
 
+import json
+import re
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import yaml
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import unquote, urlsplit
 
 from assembler.channel.location import channel_url, package_url
 from assembler.errors import LockError
@@ -29,6 +30,10 @@ HEADER = """\
 # A path that no channel has, replaced before anybody sees it. It must not begin with a dot:
 # py-rattler would write a URL that it cannot read back.
 _STAND_IN = Path("/ATOM-CHANNEL")
+_PLACE = re.compile(
+    rf"^(?P<key>\s*(?:- )?(?:conda|url|channel): )(?P<scheme>file://)?\${CHANNEL_VARIABLE}(?P<rest>.*)$",
+    re.MULTILINE,
+)
 
 
 def repodata_record(package: LockedPackage, channel: Path) -> RepoDataRecord:
@@ -82,25 +87,21 @@ def pixi_bytes(lock: Lock) -> bytes:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / FILE
         file.to_path(path)
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    data = _replace(data, ((stand_in, LOCAL_CHANNEL), (str(_STAND_IN), f"${CHANNEL_VARIABLE}")))
-    return (HEADER + _yaml(data)).encode()
+        text = path.read_text(encoding="utf-8")
+    text = text.replace(stand_in, LOCAL_CHANNEL).replace(str(_STAND_IN), f"${CHANNEL_VARIABLE}")
+    return (HEADER + text).encode()
 
 
-def localized(data: bytes, channel: Path, where: str = FILE) -> bytes:
+def localized(data: bytes, channel: Path) -> bytes:
     """Return pixi.lock for a channel at a given place, as pixi and py-rattler read it."""
-    try:
-        document = yaml.safe_load(data)
-    except yaml.YAMLError as error:
-        raise LockError(
-            f"{where} is not valid YAML ({str(error).splitlines()[0]})",
-            remedy="run `assembler lock`",
-        ) from None
-    places = (
-        (LOCAL_CHANNEL, channel_url(channel)),
-        (f"${CHANNEL_VARIABLE}", str(channel.absolute())),
-    )
-    return _yaml(_replace(document, places)).encode()
+    absolute = channel_url(channel)
+
+    def put(match: re.Match[str]) -> str:
+        place = absolute if match["scheme"] else unquote(urlsplit(absolute).path)
+        # JSON's strings are YAML's, whatever stands in them.
+        return match["key"] + json.dumps(place + match["rest"], ensure_ascii=False)
+
+    return _PLACE.sub(put, data.decode(errors="replace")).encode()
 
 
 def read_pixi(path: Path, channel: Path) -> LockFile:
@@ -110,29 +111,10 @@ def read_pixi(path: Path, channel: Path) -> LockFile:
 
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / FILE
-        copy.write_bytes(localized(path.read_bytes(), channel, str(path)))
+        copy.write_bytes(localized(path.read_bytes(), channel))
         try:
             return LockFile.from_path(copy)
         except ParseCondaLockError as error:
             raise LockError(
                 f"{path} cannot be read ({error})", remedy="run `assembler lock`"
             ) from None
-
-
-def _replace(value: Any, places: tuple[tuple[str, str], ...]) -> Any:
-    if isinstance(value, dict):
-        return {key: _replace(item, places) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_replace(item, places) for item in value]
-    if isinstance(value, str):
-        for old, new in places:
-            if value == old or value.startswith(f"{old}/"):
-                return new + value[len(old) :]
-    return value
-
-
-def _yaml(data: object) -> str:
-    text: str = yaml.dump(
-        data, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True, width=1 << 30
-    )
-    return text
