@@ -280,4 +280,4 @@ def _last_words(stderr: str) -> str:
     """Return apt's first error in one line, without the mirror's address."""
     lines = [line[2:].strip() for line in stderr.splitlines() if line.startswith("E:")]
     words = lines[0] if lines else stderr.strip().rpartition("\n")[2] or "it said nothing"
-    return re.sub(r"\b[a-z+]+://\S+", "the mirror", words)
+    return re.sub(r"\b[a-z+]+:/\S+", "the mirror", words)

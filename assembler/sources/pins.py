@@ -63,7 +63,7 @@ class Pin(BaseModel):
     file: FileName = ""
     sha256: Sha256 = ""
     size: int | None = Field(default=None, ge=0)
-    url: str | None = Field(default=None, pattern=r"^[^-\s]\S*$")
+    url: str | None = Field(default=None, pattern=r"^[^-\s][^\r\n]*$")
     suite: Name | None = None
     architecture: Name | None = None
     commit: Commit | None = None

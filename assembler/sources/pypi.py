@@ -23,7 +23,9 @@ from assembler.errors import ConfigError, SourceUnavailableError
 from assembler.sources.conda_names import normal
 
 _SECTIONS = ("global", "install", "download", ":env:")
-_NOT_FOUND = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)")
+_NOT_FOUND = re.compile(
+    r"(?:No matching distribution found for|Could not install requirement) ([A-Za-z0-9._-]+)"
+)
 _NETWORK = re.compile(
     r"Retrying \(Retry|NewConnectionError|ConnectTimeout|ProxyError|SSLError|CERTIFICATE_VERIFY|"
     r"Could not fetch URL|HTTP error (401|403|407|5\d\d)|(401|403|407|5\d\d) (Client|Server) Error|"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -62,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         wanted = self.headers.get("Range", "")
         self.server.log.append((self.path, wanted))
-        served = self.server.files.get(self.path)
+        served = self.server.files.get(unquote(self.path))
         if served is None:
             self.answer(404)
         elif served.user and self.headers.get("Authorization") != basic(served.user):
@@ -191,7 +192,7 @@ def pip_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable
     configuration = tmp_path / "pip.conf"
     configuration.write_text("")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(configuration))
-    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("PIP_RETRIES", "1")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
     def configure(**values: str) -> None:
