@@ -34,8 +34,8 @@ def command(paths: tuple[Path, ...], each: bool, kernels: bool, as_json: bool, q
     found: dict[str, list[CodeObject | Trouble]] = {}
     progress = choose_progress(quiet=quiet)
     for path in paths:
-        if not path.exists():
-            raise ConfigError(f"there is no {path}", remedy="name a file or folder")
+        if not path.is_file() and not path.is_dir():
+            raise ConfigError(f"there is no file or folder {path}", remedy="name one that exists")
         with progress.task(f"read {path.name or path}"):
             try:
                 found[str(path)] = list(inventory(path, kernels=kernels))
@@ -49,7 +49,7 @@ def command(paths: tuple[Path, ...], each: bool, kernels: bool, as_json: bool, q
     else:
         _print(found, each=each or kernels)
     troubles = [
-        f"{path}: {item.path}, offset {item.offset}: {item.reason}"
+        _shown(f"{path}: {item.path}, offset {item.offset}: {item.reason}")
         for path, items in found.items()
         for item in items
         if isinstance(item, Trouble)
@@ -84,11 +84,11 @@ def _as_data(found: dict[str, list[CodeObject | Trouble]]) -> dict[str, object]:
 def _print(found: dict[str, list[CodeObject | Trouble]], *, each: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for path, items in found.items():
-        console.print(path, markup=False)
+        console.print(_shown(path), markup=False)
         objects = [item for item in items if isinstance(item, CodeObject)]
         if each:
             for line in _lines(objects):
-                console.print(line, markup=False)
+                console.print(_shown(line), markup=False)
         if not objects:
             console.print("  no GPU code")
             continue
@@ -102,6 +102,12 @@ def _print(found: dict[str, list[CodeObject | Trouble]], *, each: bool) -> None:
             row = (str(one.objects), str(one.files), decimal(one.size), *([count] * counted))
             table.add_row(one.target, *row)
         console.print(table)
+
+
+def _shown(text: str) -> str:
+    """Return a name from an archive so that a terminal can show it: no control characters."""
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _lines(objects: list[CodeObject]) -> Iterator[str]:

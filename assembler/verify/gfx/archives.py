@@ -21,8 +21,8 @@ from assembler.verify.gfx.model import MalformedError
 from assembler.verify.gfx.source import MemorySource, Source, buffered, pieces_of, spool
 from assembler.verify.gfx.streams import XzStream, ZstdStream
 
-MAX_DIRECTORY = 64 << 20
-"""A zip's central directory up to this size (bytes) is read (some 500,000 members)."""
+MAX_DIRECTORY = 8 << 20
+"""A zip's central directory up to this size (bytes) is read: some 80,000 members."""
 MAX_HEADER = 8 << 20
 """Extended tar headers of one member, and ar's name table, take no more bytes than this."""
 CONTENT = ""
@@ -198,6 +198,7 @@ def read_tar(
                         raise MalformedError(archive.offset, "the archive is cut off")
                     return
                 archive.members = []  # type: ignore[attr-defined]
+                archive.pax_headers = {}
                 name = _clean(member.name)
                 if whiteouts is not None and name.rpartition("/")[2].startswith(".wh."):
                     whiteouts.add(_hidden_by(name))

@@ -196,6 +196,7 @@ class _Inflater:
         self._start = at
         self._end = end
         self._method = method
+        self._step = 1 << 12  # small at first: most streams that are none fail at once
         self._hash = hashlib.md5(usedforsecurity=False)
         self.position = at
 
@@ -215,7 +216,8 @@ class _Inflater:
             ) from None
 
     def _read(self) -> bytes:
-        data = self._source.read_at(self.position, min(CHUNK, self._end - self.position))
+        data = self._source.read_at(self.position, min(self._step, self._end - self.position))
+        self._step = min(2 * self._step, CHUNK)
         if not data:
             raise MalformedError(self.position, f"{self._method} data is cut off")
         self.position += len(data)

@@ -17,12 +17,12 @@ from assembler.verify.gfx.elf import (
     EM_AMDGPU,
     OSABI_AMDGPU_HSA,
     PT_NOTE,
+    PT_NULL,
+    SHT_NOBITS,
     SHT_NOTE,
+    SHT_NULL,
     TYPES,
     Header,
-    Section,
-    Segment,
-    extent,
     read_header,
     read_sections,
     read_segments,
@@ -33,8 +33,12 @@ from assembler.verify.gfx.source import Source
 
 NT_AMD_HSA_ISA_VERSION, NT_AMDGPU_METADATA = 3, 32
 XNACK_V2 = 0x01
-MAX_NOTE = 128 << 20
-"""A metadata note above this size (bytes) is not read; the biggest known have some 20 MiB."""
+MAX_NOTE = 32 << 20
+"""A metadata note up to this size (bytes) is read, with up to MAX_KERNELS kernels."""
+MAX_KERNELS = 200_000
+MAX_NOTES = 4096
+Place = tuple[int, int]
+"""Offset and size in bytes."""
 FIELDS = {
     ".vgpr_count": "vgprs",
     ".agpr_count": "agprs",
@@ -67,10 +71,9 @@ def read_code_object(source: Source, *, kernels: bool = False) -> Facts:
     if header.machine != EM_AMDGPU:
         raise MalformedError(18, f"machine {header.machine}, not {EM_AMDGPU} (AMDGPU)")
     version = _version(header)
-    segments = read_segments(source, header) if header.phnum else ()
-    sections = read_sections(source, header)
+    notes, end = _layout(source, header)
     if version == 2 and header.flags & MACH_MASK < FIRST_AMDGCN:
-        processor = _processor_v2(source, sections, segments)
+        processor = _processor_v2(source, notes)
         xnack = Feature.ON if header.flags & XNACK_V2 else Feature.OFF
         sramecc, generic = Feature.UNSUPPORTED, None
     else:
@@ -90,8 +93,8 @@ def read_code_object(source: Source, *, kernels: bool = False) -> Facts:
         generic_version=generic,
         elf_type=TYPES.get(header.type, f"type {header.type}"),
         flags=header.flags,
-        extent=extent(header, sections, segments),
-        kernels=_kernels(source, sections, segments) if kernels else None,
+        extent=end,
+        kernels=_kernels(source, notes) if kernels else None,
     )
 
 
@@ -105,12 +108,30 @@ def _version(header: Header) -> int | None:
     return ABI_VERSIONS[header.abi_version]
 
 
-def _notes(
-    source: Source, sections: tuple[Section, ...], segments: tuple[Segment, ...]
-) -> Iterator[tuple[str, int, int, int]]:
+def _layout(source: Source, header: Header) -> tuple[tuple[Place, ...], int]:
+    """Return where notes are, and where the last byte ends that the headers speak of."""
+    ends = [64 if header.is64 else 52, header.phoff + header.phnum * header.phentsize]
+    by_sections: list[Place] = []
+    by_segments: list[Place] = []
+    for segment in read_segments(source, header):
+        if segment.type != PT_NULL:
+            ends.append(segment.offset + segment.size)
+        if segment.type == PT_NOTE:
+            by_segments.append((segment.offset, segment.size))
+    last, count = 0, 0
+    for section in read_sections(source, header):
+        count += 1
+        if section.type not in (SHT_NULL, SHT_NOBITS):
+            last = max(last, section.offset + section.size)
+        if section.type == SHT_NOTE and len(by_sections) < MAX_NOTES:
+            by_sections.append((section.offset, section.size))
+    if header.shoff:
+        ends += [last, header.shoff + count * header.shentsize]
+    return tuple(by_sections or by_segments), max(ends)
+
+
+def _notes(source: Source, places: tuple[Place, ...]) -> Iterator[tuple[str, int, int, int]]:
     """Yield (name, type, offset, size) of each note's descriptor."""
-    places = [(s.offset, s.size) for s in sections if s.type == SHT_NOTE]
-    places = places or [(s.offset, s.size) for s in segments if s.type == PT_NOTE]
     for start, size in places:
         at, end = start, start + size
         while at + 12 <= end:
@@ -124,11 +145,9 @@ def _notes(
             yield name.decode("utf-8", "replace"), kind, data_at, size_here
 
 
-def _processor_v2(
-    source: Source, sections: tuple[Section, ...], segments: tuple[Segment, ...]
-) -> str:
+def _processor_v2(source: Source, notes: tuple[Place, ...]) -> str:
     """Return the processor that a V2 object's ISA note names."""
-    for name, kind, at, size in _notes(source, sections, segments):
+    for name, kind, at, size in _notes(source, notes):
         if name == "AMD" and kind == NT_AMD_HSA_ISA_VERSION and size >= 16:
             major, minor, stepping = struct.unpack("<III", source.exactly(at + 4, 12, "ISA note"))
             if major < 100 and minor < 10 and stepping < 16:
@@ -136,11 +155,9 @@ def _processor_v2(
     raise MalformedError(48, "a V2 code object without a note that names its processor")
 
 
-def _kernels(
-    source: Source, sections: tuple[Section, ...], segments: tuple[Segment, ...]
-) -> tuple[Kernel, ...] | None:
+def _kernels(source: Source, notes: tuple[Place, ...]) -> tuple[Kernel, ...] | None:
     """Return the kernels of the metadata note, or None when there is no such note."""
-    for name, kind, at, size in _notes(source, sections, segments):
+    for name, kind, at, size in _notes(source, notes):
         if name == "AMDGPU" and kind == NT_AMDGPU_METADATA:
             if size > MAX_NOTE:
                 raise MalformedError(at, f"a metadata note of {size} bytes")
@@ -156,16 +173,17 @@ def _kernels(
 
 def _unpack_kernels(source: Source, at: int, size: int) -> Iterator[Kernel]:
     """Walk the metadata map; only ``amdhsa.kernels`` is taken, argument lists are skipped."""
-    unpacker = msgpack.Unpacker(
-        raw=False, strict_map_key=False, max_buffer_size=size + 1, unicode_errors="replace"
-    )
+    unpacker = msgpack.Unpacker(max_buffer_size=size + 1)
     for start in range(0, size, 1 << 20):
         unpacker.feed(source.exactly(at + start, min(1 << 20, size - start), "metadata note"))
     for _ in range(unpacker.read_map_header()):
-        if unpacker.unpack() != "amdhsa.kernels":
+        if _string(unpacker) != "amdhsa.kernels":
             unpacker.skip()
             continue
-        for _ in range(unpacker.read_array_header()):
+        count = unpacker.read_array_header()
+        if count > MAX_KERNELS:
+            raise ValueError(f"{count} kernels")
+        for _ in range(count):
             yield _unpack_kernel(unpacker)
 
 
@@ -173,14 +191,42 @@ def _unpack_kernel(unpacker: msgpack.Unpacker) -> Kernel:
     name = ""
     numbers: dict[str, int] = {}
     for _ in range(unpacker.read_map_header()):
-        key = unpacker.unpack()
+        key = _string(unpacker)
         if key == ".name":
-            name = str(unpacker.unpack())
+            name = _string(unpacker)
         elif key in FIELDS:
-            value = unpacker.unpack()
-            if not isinstance(value, int):
-                raise TypeError(f"{key} is no number")
-            numbers[FIELDS[key]] = value
+            numbers[FIELDS[key]] = _number(unpacker, key)
         else:
             unpacker.skip()
     return Kernel(name, **numbers)
+
+
+# Strings and numbers are taken byte by byte: unpack() would build whatever object stands there,
+# which a damaged note can make as big as it likes.
+
+
+def _string(unpacker: msgpack.Unpacker) -> str:
+    (kind,) = _bytes(unpacker, 1)
+    if 0xA0 <= kind <= 0xBF:
+        size = kind & 31
+    elif kind in (0xD9, 0xDA):
+        size = int.from_bytes(_bytes(unpacker, kind - 0xD8), "big")
+    else:
+        raise TypeError(f"type 0x{kind:02x} where a string should be")
+    return _bytes(unpacker, size).decode("utf-8", "replace")
+
+
+def _number(unpacker: msgpack.Unpacker, what: str) -> int:
+    (kind,) = _bytes(unpacker, 1)
+    if kind < 0x80:
+        return kind
+    if 0xCC <= kind <= 0xCF:
+        return int.from_bytes(_bytes(unpacker, 1 << kind - 0xCC), "big")
+    raise TypeError(f"{what} is no number")
+
+
+def _bytes(unpacker: msgpack.Unpacker, size: int) -> bytes:
+    data: bytes = unpacker.read_bytes(size)
+    if len(data) != size:
+        raise ValueError("it is cut off")
+    return data

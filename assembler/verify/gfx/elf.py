@@ -7,6 +7,7 @@ Every offset and count is checked against the source's size; what does not fit i
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,32 +89,29 @@ def read_header(source: Source) -> Header:
     return header
 
 
-def read_sections(source: Source, header: Header) -> tuple[Section, ...]:
-    """Read the section table; sections whose bytes lie outside the source are MalformedError."""
-    raw = list(_raw_sections(source, header))
-    if not raw:
-        return ()
-    strings = header.shstrndx
-    if strings == SHN_XINDEX:
-        strings = raw[0][4]
-    name_of = _names(source, raw[strings] if strings < len(raw) else None)
-    sections = []
-    for number, (name, kind, offset, size, _) in enumerate(raw):
+def read_sections(source: Source, header: Header) -> Iterator[Section]:
+    """Yield the sections one by one; one whose bytes lie outside the source is Malformed."""
+    rows = _raw_sections(source, header)
+    first = next(rows, None)
+    if first is None:
+        return
+    strings = first[4] if header.shstrndx == SHN_XINDEX else header.shstrndx
+    name_of = _names(source, _raw_section(source, header, strings))
+    for number, (name, kind, offset, size, _) in enumerate(itertools.chain((first,), rows)):
         if kind not in (SHT_NULL, SHT_NOBITS) and offset + size > source.size:
             raise MalformedError(
                 min(offset, source.size),
                 f"section {number} ({name_of(name) or 'no name'}) ends at {offset + size}, "
                 f"the data at {source.size}",
             )
-        sections.append(Section(name_of(name), kind, offset, size))
-    return tuple(sections)
+        yield Section(name_of(name), kind, offset, size)
 
 
 def _raw_sections(source: Source, header: Header) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield (name offset, type, offset, size, link) of each section header."""
     if not header.shoff:
         return
-    form = struct.Struct(header.order + ("IIQQQQIIQQ" if header.is64 else "IIIIIIIIII"))
+    form = _form(header)
     count = header.shnum
     if count == 0:  # more than SHN_LORESERVE sections: the first header's size is the count
         first = form.unpack(source.exactly(header.shoff, form.size, "section header table"))
@@ -136,24 +134,38 @@ def _raw_sections(source: Source, header: Header) -> Iterator[tuple[int, int, in
             yield row[0], row[1], row[4], row[5], row[6]
 
 
+def _raw_section(source: Source, header: Header, number: int) -> tuple[int, int] | None:
+    """Return offset and size of one section by its number; None when there is none."""
+    form = _form(header)
+    row = source.read_at(header.shoff + number * header.shentsize, form.size)
+    if not number or len(row) != form.size:
+        return None
+    fields = form.unpack(row)
+    return fields[4], fields[5]
+
+
+def _form(header: Header) -> struct.Struct:
+    return struct.Struct(header.order + ("IIQQQQIIQQ" if header.is64 else "IIIIIIIIII"))
+
+
 class _names:  # noqa: N801 - a function with memory
     """Looks section names up in their string table."""
 
-    def __init__(self, source: Source, table: tuple[int, int, int, int, int] | None) -> None:
+    def __init__(self, source: Source, table: tuple[int, int] | None) -> None:
         self._source = source
         self._table = table
         self._whole: bytes | None = None
-        if table is not None and table[3] <= MAX_NAMES:
-            self._whole = source.read_at(table[2], table[3])
+        if table is not None and table[1] <= MAX_NAMES:
+            self._whole = source.read_at(table[0], table[1])
 
     def __call__(self, offset: int) -> str:
-        if self._table is None or offset >= self._table[3]:
+        if self._table is None or offset >= self._table[1]:
             return ""
         if self._whole is not None:
             end = self._whole.find(b"\0", offset, offset + MAX_NAME)
             data = self._whole[offset : end if end >= 0 else offset + MAX_NAME]
         else:
-            data = self._source.read_at(self._table[2] + offset, MAX_NAME).partition(b"\0")[0]
+            data = self._source.read_at(self._table[0] + offset, MAX_NAME).partition(b"\0")[0]
         return data.decode("utf-8", "replace")
 
 
@@ -173,13 +185,3 @@ def read_segments(source: Source, header: Header) -> tuple[Segment, ...]:
             )
         segments.append(Segment(kind, offset, size))
     return tuple(segments)
-
-
-def extent(header: Header, sections: tuple[Section, ...], segments: tuple[Segment, ...]) -> int:
-    """Return where the last byte ends that headers, sections or segments speak of."""
-    ends = [64 if header.is64 else 52, header.phoff + header.phnum * header.phentsize]
-    if header.shoff:
-        ends.append(header.shoff + len(sections) * header.shentsize)
-    ends += [s.offset + s.size for s in sections if s.type not in (SHT_NULL, SHT_NOBITS)]
-    ends += [s.offset + s.size for s in segments if s.type != PT_NULL]
-    return max(ends)

@@ -104,22 +104,24 @@ class _Inspection:
             return
         if self._name.endswith(CODE_SUFFIXES):
             yield self._trouble(18, f"ELF machine {header.machine}, not {elf.EM_AMDGPU} (AMDGPU)")
+        regions: list[elf.Section] = []
         try:
-            sections = elf.read_sections(self._source, header)
+            regions.extend(
+                section
+                for section in elf.read_sections(self._source, header)
+                if section.name.startswith((FATBIN_SECTION, BUNDLE_SECTION)) and section.size
+            )
         except MalformedError as error:
             yield self._trouble(error.offset, f"host ELF file: {error.reason}")
-            sections = ()
         done: list[tuple[int, int]] = []
-        for section in sorted(sections, key=lambda one: one.offset):
-            if section.type in (elf.SHT_NULL, elf.SHT_NOBITS) or not section.size:
+        for section in sorted(regions, key=lambda one: one.offset):
+            if section.type in (elf.SHT_NULL, elf.SHT_NOBITS):
                 continue
             end = section.offset + section.size
             if section.name.startswith(FATBIN_SECTION):
                 yield from self._fatbin(section.offset, end, section.name)
-            elif section.name.startswith(BUNDLE_SECTION):
-                yield from self._bundle_section(section)
             else:
-                continue
+                yield from self._bundle_section(section)
             done.append((section.offset, end))
         yield from self._anywhere(tuple(done))
 

@@ -22,6 +22,8 @@ MAGIC = b"SQLite format 3\0"
 TABLE = "kern_db"
 COLUMNS = {"kernel_name", "kernel_blob", "uncompressed_size"}
 MAX_OBJECT = 1 << 30
+MAX_VALUE = 64 << 20
+"""No row (packed) takes more bytes than this."""
 STEPS = 100_000
 MAX_STEPS_PER_ROW = 200
 """Virtual machine steps (times STEPS) that one row may take before the file counts as damaged."""
@@ -68,7 +70,7 @@ def _rows(database: sqlite3.Connection) -> Iterator[Row]:
         steps += 1
         return steps > MAX_STEPS_PER_ROW
 
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 256 << 20)
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
     database.set_progress_handler(watch, STEPS)
     database.text_factory = lambda data: data.decode("utf-8", "replace")
     database.execute("PRAGMA trusted_schema = OFF")

@@ -23,8 +23,8 @@ from assembler.verify.gfx.streams import ZstdStream
 
 MAGIC = b"KPAK"
 VERSION = 1
-MAX_TOC = 16 << 20
-"""A table of contents up to this size (bytes) is read; known ones have some 100 KiB."""
+MAX_TOC = 2 << 20
+"""A table of contents up to this size (bytes) is read: some 20,000 code objects."""
 MAX_KERNELS = 1 << 20
 
 

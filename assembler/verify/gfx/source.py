@@ -15,7 +15,7 @@ from assembler.verify.gfx.model import MalformedError
 CHUNK = 1 << 20
 IN_MEMORY = 8 << 20
 """Unpacked data up to this size (bytes) stays in memory, more goes to a temporary file."""
-UNPACKED_LIMIT = 64 << 30
+UNPACKED_LIMIT = 16 << 30
 """No single stream is unpacked beyond this size (bytes): more is taken for a decompression bomb."""
 
 

@@ -1,12 +1,17 @@
 import json
+import os
 from pathlib import Path
 
 import gfxmake as make
+import jsonschema
 import pytest
 
 from assembler.cli.main import run
 from assembler.errors import ConfigError, VerifyError
+from assembler.verify import gfx
+from assembler.verify.gfx import CodeObject
 
+SCHEMA = Path(gfx.__file__).with_name("inventory.schema.json")
 KERNELS = [{".name": "gemm", ".vgpr_count": 128, ".group_segment_fixed_size": 4096}]
 
 
@@ -62,4 +67,31 @@ def test_no_gpu_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_missing_path_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["gfx", "-q", str(tmp_path / "nothing")]) == ConfigError.exit_code
-    assert "there is no" in capsys.readouterr().err
+    assert "there is no file or folder" in capsys.readouterr().err
+
+
+def test_names_cannot_write_to_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (b"\x1b[31m.co", b"new\nline.co", b"latin\xe9.co"):
+        with open(os.path.join(os.fsencode(tmp_path), name), "wb") as out:  # noqa: PTH118, PTH123
+            out.write(make.elf()[:150])
+    assert run(["gfx", "-q", "--list", str(tmp_path)]) == VerifyError.exit_code
+    assert run(["gfx", "-q", "--json", str(tmp_path)]) == VerifyError.exit_code
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "\\x1b[31m.co" in said.err
+
+
+def test_output_fits_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.co").write_bytes(make.elf(kernels=KERNELS))
+    (tmp_path / "b.co").write_bytes(make.elf()[:150])
+    (tmp_path / "c.kpack").write_bytes(make.kpack([("lib.so", "gfx942", make.elf())]))
+    run(["gfx", "-q", "--json", "--kernels", str(tmp_path)])
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    data = json.loads(capsys.readouterr().out)
+    jsonschema.validate(data, schema, jsonschema.Draft202012Validator)
+    assert set(CodeObject.__slots__) | {"target"} == set(
+        schema["$defs"]["codeObject"]["properties"]
+    )
