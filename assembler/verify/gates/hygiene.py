@@ -22,7 +22,11 @@ CACHES = (
     "*.whl", "*.conda", "*/pip-*-unpack*", "*/.pytest_cache/*", "*/.ruff_cache/*",
     "*/.mypy_cache/*", "*.orig", "*.rej", "*/.DS_Store", "*/core.[0-9]*",
 )  # fmt: skip
-LINK_SCRIPTS = ("bin/.*-post-link.sh", "bin/.*-pre-link.sh", "bin/.*-pre-unlink.sh")
+LINK_SCRIPTS = tuple(
+    f"{start}bin/.*-{moment}.sh"
+    for start in ("", "*/")
+    for moment in ("post-link", "pre-link", "pre-unlink")
+)
 EXISTS_AT_RUN_TIME = ("dev/", "proc/", "sys/", "run/", "tmp/")
 
 

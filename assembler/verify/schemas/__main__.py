@@ -1,0 +1,7 @@
+"""Writes the schema files beside this one."""
+
+from pathlib import Path
+
+from assembler.verify.schemas import write
+
+write(Path(__file__).parent)

@@ -1,0 +1,250 @@
+"""Layers become a tree as container engines make it, and damage is a sentence."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from assembler.errors import ImageError, NoSpaceError, VerifyError
+from assembler.progress import SilentProgress
+from assembler.verify.opening import drop_unused, find_subjects, open_tree
+from assembler.verify.unpack import Unpacker, remove_scratch
+from tests.verify_making import Files, Item, make_conda, make_layout, make_tar
+
+QUIET = SilentProgress()
+
+
+def apply(root: Path, *layers: Files) -> Unpacker:
+    unpacker = Unpacker(root)
+    for position, files in enumerate(layers):
+        unpacker.add_tar(io.BytesIO(make_tar(files)), layer=position)
+    return unpacker
+
+
+def on_disk(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def test_files_links_and_modes_are_kept(tmp_path: Path) -> None:
+    done = apply(
+        tmp_path,
+        {
+            "bin": Item(),
+            "bin/su": Item(b"x", mode=0o4755, uid=3, gid=4, mtime=7),
+            "bin/hard": Item(hard="bin/su"),
+            "bin/soft": Item(target="/bin/su"),
+            "pipe": Item(fifo=True),
+        },
+    )
+    su = done.entries["bin/su"]
+    assert (su.mode, su.uid, su.gid, su.mtime, su.size) == (0o4755, 3, 4, 7, 1)
+    assert (tmp_path / "bin/su").stat().st_mode & 0o7777 == 0o755
+    assert done.entries["bin/hard"].hardlink == "bin/su"
+    assert (tmp_path / "bin/hard").samefile(tmp_path / "bin/su")
+    assert (tmp_path / "bin/soft").readlink() == Path("/bin/su")
+    assert done.entries["pipe"].kind == "other"
+    assert not (tmp_path / "pipe").exists()
+
+
+def test_a_whiteout_removes_what_is_below_and_only_that(tmp_path: Path) -> None:
+    done = apply(
+        tmp_path,
+        {"etc/a": "1", "etc/sub/b": "2", "etc/keep": "3"},
+        {"etc/.wh.a": "", "etc/.wh.sub": "", "etc/sub/new": "4"},
+    )
+    assert on_disk(tmp_path) == ["etc", "etc/keep", "etc/sub", "etc/sub/new"]
+    assert sorted(done.entries) == on_disk(tmp_path)
+
+
+def test_an_opaque_folder_hides_lower_layers_wherever_the_marker_stands(tmp_path: Path) -> None:
+    done = apply(
+        tmp_path, {"d/a": "1", "d/e/f": "2"}, {"d/new": "3", "d/.wh..wh..opq": "", "d/more": "4"}
+    )
+    assert sorted(done.entries) == ["d", "d/more", "d/new"]
+    assert on_disk(tmp_path) == ["d", "d/more", "d/new"]
+
+
+def test_a_file_replaces_a_folder_and_a_folder_a_link(tmp_path: Path) -> None:
+    done = apply(
+        tmp_path, {"a/b/c": "1", "link": Item(target="a")}, {"a": "file", "link/x": "through"}
+    )
+    assert done.entries["a"].kind == "file"
+    assert done.entries["link"].kind == "directory"
+    assert on_disk(tmp_path) == ["a", "link", "link/x"]
+
+
+def test_no_entry_is_written_through_a_link_to_elsewhere(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    apply(tmp_path / "root", {"way": Item(target=str(outside)), "way/file": "caught"})
+    assert list(outside.iterdir()) == []
+    assert (tmp_path / "root/way/file").read_text() == "caught"
+
+
+@pytest.mark.parametrize("name", ["../up", "a/../../up", "/../up"])
+def test_a_path_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="leads out"):
+        apply(tmp_path / "root", {name: "x"})
+    assert not (tmp_path / "up").exists()
+
+
+def test_what_engines_refuse_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="before its target"):
+        apply(tmp_path / "1", {"a": Item(hard="b"), "b": "x"})
+    with pytest.raises(ImageError, match="lower layer"):
+        apply(tmp_path / "2", {"b": "x"}, {"a": Item(hard="b")})
+    twice = make_tar({"a": "1"})[:1024] + make_tar({"a": "2"})
+    with pytest.raises(ImageError, match="twice"):
+        Unpacker(tmp_path / "3").add_tar(io.BytesIO(twice))
+
+
+@pytest.mark.parametrize("cut", [100, 700])
+def test_a_cut_off_tar_is_damage(cut: int, tmp_path: Path) -> None:
+    data = make_tar({"a": b"x" * 5000})
+    with pytest.raises(ImageError, match="damaged"):
+        Unpacker(tmp_path).add_tar(io.BytesIO(data[:cut]))
+
+
+def test_scratch_with_closed_folders_is_removed(tmp_path: Path) -> None:
+    apply(tmp_path / "root", {"d": Item(mode=0o000), "e/f": "x", "e": Item(mode=0o500)})
+    remove_scratch(tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+    remove_scratch(tmp_path / "root")
+
+
+# -- opening ---------------------------------------------------------------------------------------
+
+LAYERS: list[Files] = [
+    {"bin/sh": Item(b"#!", mode=0o755), "etc/old": "x"},
+    {"etc/.wh.old": "", "opt/atom/conda-meta/x.json": "{}"},
+]
+
+
+def archive_of(layout: Path, path: Path) -> Path:
+    with tarfile.open(path, "w") as archive:
+        archive.add(layout, ".")
+        text = b"[]"
+        member = tarfile.TarInfo("manifest.json")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    return path
+
+
+@pytest.mark.parametrize("compression", [("zstd", "gzip"), ("", "zstd"), ("gzip", "")])
+def test_a_layout_and_its_archive_give_the_same_tree(
+    compression: tuple[str, ...], tmp_path: Path
+) -> None:
+    layout = make_layout(tmp_path / "l", LAYERS, compression=compression, env={"A": "b=c"})
+    seen = []
+    for path in (layout, archive_of(layout, tmp_path / "image.tar")):
+        (subject,) = find_subjects(path)
+        with open_tree(subject, tmp_path / f"scratch-{path.name}", QUIET) as tree:
+            assert tree.config is not None
+            assert tree.config.env == {"A": "b=c"}
+            assert tree.config.ids == (65532, 65532)
+            assert tree.prefix == "opt/atom"
+            assert tree.read("bin/sh") == b"#!"
+            assert "etc/old" not in tree.entries
+            seen.append((tree.digest, sorted(tree.entries.items())))
+    assert seen[0] == seen[1]
+
+
+def test_an_unpacked_image_is_used_again_and_makes_room_for_another(tmp_path: Path) -> None:
+    (one,) = find_subjects(make_layout(tmp_path / "1", LAYERS))
+    (two,) = find_subjects(make_layout(tmp_path / "2", [{"other": "x"}]))
+    scratch = tmp_path / "scratch"
+    with open_tree(one, scratch, QUIET) as first:
+        (first.root / "mark").touch()
+    with open_tree(one, scratch, QUIET) as again:
+        assert (again.root / "mark").exists()
+        with open_tree(two, scratch, QUIET):
+            assert (again.root / "mark").exists(), "in use, so it stays"
+    drop_unused(scratch)
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_swept_away(tmp_path: Path) -> None:
+    gone = 2**22 - 7  # above the default of pid_max, so no process has it
+    (tmp_path / f".unpacking-0-{gone}").mkdir()
+    (tmp_path / f".unpacking-0-{os.getpid()}").mkdir()
+    drop_unused(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f".unpacking-0-{os.getpid()}"]
+
+
+def test_a_package_is_unpacked_for_its_gates_only(tmp_path: Path) -> None:
+    path = make_conda(
+        tmp_path / "tiny-1.0-0.conda", {"lib/a": "x", "bin/b": Item(b"y", mode=0o755)}
+    )
+    (subject,) = find_subjects(path)
+    scratch = tmp_path / "scratch"
+    with open_tree(subject, scratch, QUIET) as tree:
+        assert tree.kind == "conda"
+        assert tree.entries["bin/b"].executable
+        assert tree.info is not None
+        assert json.loads((tree.info / "index.json").read_text())["name"] == "tiny"
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_channel_is_all_its_packages(tmp_path: Path) -> None:
+    for subdir, name in (("noarch", "b-1-0"), ("linux-64", "a-1-0"), ("linux-64", "c-1-0")):
+        (tmp_path / subdir).mkdir(exist_ok=True)
+        make_conda(tmp_path / subdir / f"{name}.conda", {})
+    names = [subject.path.name for subject in find_subjects(tmp_path)]
+    assert names == ["b-1-0.conda", "a-1-0.conda", "c-1-0.conda"]
+
+
+def test_what_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("hello")
+    (tmp_path / "bad.conda").write_bytes(b"PK\x05\x06")
+    for name in ("missing", "note.txt"):
+        with pytest.raises(VerifyError):
+            find_subjects(tmp_path / name)
+    (subject,) = find_subjects(tmp_path / "bad.conda")
+    with pytest.raises(ImageError, match="damaged"), open_tree(subject, tmp_path / "s", QUIET):
+        pass
+    assert list((tmp_path / "s").iterdir()) == []
+
+
+def test_a_changed_layer_is_noticed_and_leaves_nothing(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path / "l", [{"a": b"x" * 3000}], compression=("",))
+    (subject,) = find_subjects(layout)
+    blob = max((layout / "blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
+    blob.write_bytes(blob.read_bytes().replace(b"xxx", b"xyx", 1))
+    with (
+        pytest.raises(ImageError, match="should be sha256"),
+        open_tree(subject, tmp_path / "s", QUIET),
+    ):
+        pass
+    assert list((tmp_path / "s").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["index.json", "blobs"])
+def test_an_incomplete_layout_is_a_sentence(name: str, tmp_path: Path) -> None:
+    layout = make_layout(tmp_path / "l", LAYERS)
+    (layout / name).rename(tmp_path / "away")
+    with pytest.raises(ImageError, match="lacks"):
+        find_subjects(layout)
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (subject,) = find_subjects(make_layout(tmp_path / "l", LAYERS))
+
+    def full(self: Unpacker, stream: object, *, layer: int = 0) -> None:
+        (self.root / "half").write_text("x")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Unpacker, "add_tar", full)
+    with (
+        pytest.raises(NoSpaceError, match="does not fit"),
+        open_tree(subject, tmp_path / "s", QUIET),
+    ):
+        pass
+    assert list((tmp_path / "s").iterdir()) == []
