@@ -65,8 +65,8 @@ def exit_codes() -> str:
     lines = [f"# Exit codes\n\n{NOTE}| code | meaning |\n|---|---|\n"]
     lines += [f"| {code} | {meaning} |\n" for code, meaning in sorted(rows)]
     lines.append(
-        "\nEvery error is one sentence on stderr: what was seen, and what to do. With `--json` the\n"
-        'same stands on stdout as `{"error": {"kind", "exit_code", "saw", "remedy"}}`.\n'
+        "\nEvery error is one sentence on stderr: what was seen, and what to do. With `--json`\n"
+        'the same stands on stdout as `{"error": {"kind", "exit_code", "saw", "remedy"}}`.\n'
         "A command that fails leaves channel, lock and image as they were.\n"
     )
     return "".join(lines)

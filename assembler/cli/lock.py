@@ -67,9 +67,9 @@ def solve(
     assembler lock diff OLD NEW         what changed between two locks
 
     \b
-    Exit codes of --check: 0 fresh, 20 what is asked for has changed, 21 the channel lacks or
-    differs from a locked package, 22 a base package can no longer be had, 23 the lock is of a
-    newer format, 24 a rendering does not say what the lock says, 9 there is no valid lock.
+    Exit codes of --check: 0 fresh, 40 what is asked for has changed, 41 the channel lacks or
+    differs from a locked package, 42 a base package can no longer be had, 43 the lock is of a
+    newer format, 44 a rendering does not say what the lock says, 9 there is no valid lock.
     """  # noqa: D301 - click wants the character itself
     if check:
         return _check(session)

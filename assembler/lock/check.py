@@ -29,11 +29,11 @@ class Verdict(Enum):
     """
 
     FRESH = 0
-    NEWER = 23
-    SPEC = 20
-    CHANNEL = 21
-    BASE = 22
-    RENDERING = 24
+    NEWER = 43
+    SPEC = 40
+    CHANNEL = 41
+    BASE = 42
+    RENDERING = 44
 
     @property
     def words(self) -> str:
