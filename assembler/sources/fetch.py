@@ -6,7 +6,8 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -68,7 +69,9 @@ def fetch(
     started = time.monotonic()
     store = Store(workspace.store)
     pins = read_pins(workspace, profile)
-    pins, left_out = _with_trees(pins, given or {}, store, progress, offline=offline)
+    given = given or {}
+    others = _others(workspace, profile) if set(given) - _takers(pins) else frozenset()
+    pins, left_out = _with_trees(pins, given, store, progress, offline=offline, others=others)
     wanted = {pin.sha256: pin for group in pins.values() for pin in group}
     missing = [pin for pin in wanted.values() if not _present(store, pin, verify=verify)]
     if missing and offline:
@@ -113,6 +116,20 @@ def _present(store: Store, pin: Pin, *, verify: bool) -> bool:
     return False
 
 
+def _takers(pins: Mapping[str, tuple[Pin, ...]]) -> frozenset[str]:
+    return frozenset(pin.name for group in pins.values() for pin in group if pin.kind in _TREES)
+
+
+def _others(workspace: Workspace, profile: Profile) -> frozenset[str]:
+    """Return the names of source trees that the other profiles take."""
+    found: set[str] = set()
+    for one in workspace.stack().profile.values():
+        # Another profile's faulty pins are not this command's business.
+        with suppress(ConfigError):
+            found |= _takers(read_pins(workspace, one)) if one.name != profile.name else set()
+    return frozenset(found)
+
+
 def _with_trees(
     pins: Mapping[str, tuple[Pin, ...]],
     given: Mapping[str, Given],
@@ -120,16 +137,19 @@ def _with_trees(
     progress: Progress,
     *,
     offline: bool,
+    others: Set[str],
 ) -> tuple[dict[str, tuple[Pin, ...]], tuple[str, ...]]:
-    """Put given source trees in their pins' places; return also the names nobody gave."""
-    takers = {pin.name for group in pins.values() for pin in group if pin.kind in _TREES}
+    """Put given source trees in their pins' places; return also the names nobody gave.
+
+    ``others`` are names that other profiles take, which may have been given for them.
+    """
+    takers = _takers(pins)
     for name in given:
-        if name not in takers:
+        if name not in takers and name not in others:
+            known = ", ".join(sorted(takers | others)) or "none at all"
             raise ConfigError(
-                f"no recipe of this profile takes a source called {name!r}",
-                remedy=f"give one of {', '.join(sorted(takers))}"
-                if takers
-                else "its recipes take none",
+                f"no recipe takes a source called {name!r}",
+                remedy=f"forget it with --source {name}= (recipes take {known})",
             )
     result: dict[str, tuple[Pin, ...]] = {}
     left_out: list[str] = []

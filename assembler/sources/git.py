@@ -109,6 +109,11 @@ class Repository:
                 entries.append(Entry(mode, object_id, path))
         return tuple(sorted(entries, key=lambda entry: os.fsencode(entry.path)))
 
+    @property
+    def shallow(self) -> bool:
+        """Tell whether history is cut off."""
+        return self.text("rev-parse", "--is-shallow-repository") == "true"
+
     def time(self, commit: str) -> int:
         """Return the commit's own time in seconds since 1970."""
         return int(self.text("show", "-s", "--format=%ct", commit))
@@ -214,8 +219,8 @@ def submodule_url(parent: str, url: str) -> str:
 def fetched(root: Path, url: str, commit: str, *, history: bool = False) -> Repository:
     """Return a repository below ``root`` that holds the commit, fetched if need be.
 
-    With ``history`` its ancestors and the tags come too, as version numbers need them. Raises
-    SourceUnavailableError when the commit cannot be had.
+    With ``history`` its ancestors and the tags come too where the repository gives them, as version
+    numbers need them. Raises SourceUnavailableError when the commit cannot be had.
     """
     folder = root / f"{sha256_bytes(url.encode())[:16]}.git"
     repository = Repository(folder)
@@ -238,9 +243,11 @@ def fetched(root: Path, url: str, commit: str, *, history: bool = False) -> Repo
                 continue
             if repository.has(commit):
                 return repository
+        if repository.has(commit):
+            return repository  # without the history that was hoped for
     raise SourceUnavailableError(
         f"commit {commit} could not be had from {public(url)} ({trouble or 'it is not there'})",
-        remedy="check the address, the commit and the network",
+        remedy="check the address, the commit and the network (--source NAME= forgets it)",
     )
 
 
@@ -248,7 +255,11 @@ def _steps(url: str, commit: str, *, history: bool, shallow: bool) -> Iterator[l
     everything = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"]
     if not history:
         yield ["--depth=1", "--no-tags", "--", url, commit]
-    whole = ["--unshallow"] if shallow else []
+    # The repository asked may lack history itself (a checkout of depth 1).
+    whole = ["--update-shallow", *(["--unshallow"] if shallow else [])]
     yield [*whole, "--", url, *everything, commit]
     # Servers that give no commit by hash still give it as an ancestor of a branch.
     yield [*whole, "--", url, *everything]
+    if history and not shallow:
+        # A repository that cannot give its whole history may still give the commit.
+        yield ["--depth=1", "--no-tags", "--", url, commit]

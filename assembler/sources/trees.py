@@ -133,7 +133,7 @@ def fetch_pinned(pin: Pin, store: Store) -> None:
     """Bring a pin of kind git into the store: its commit with the named submodules, as a tar."""
     assert pin.url
     assert pin.commit
-    made = _tar_of_commit(store, pin.name, pin.url, pin.commit, pin.submodules, history=False)
+    made = _tar_of_commit(store, pin.name, pin.url, pin.commit, pin.submodules)
     found = sha256_file(made)
     if found != pin.sha256:
         made.unlink()
@@ -145,7 +145,7 @@ def commit_tar(
     store: Store, name: str, url: str, commit: str, submodules: Collection[str] = ()
 ) -> tuple[str, int]:
     """Make a commit's tar in the store and return its SHA-256 and size; for new pins."""
-    made = _tar_of_commit(store, name, url, commit, submodules, history=False)
+    made = _tar_of_commit(store, name, url, commit, submodules)
     return _keep(store, made)
 
 
@@ -162,10 +162,10 @@ def _scratch(store: Store) -> Path:
 
 
 def _tar_of_commit(
-    store: Store, name: str, url: str, commit: str, submodules: Collection[str], *, history: bool
+    store: Store, name: str, url: str, commit: str, submodules: Collection[str]
 ) -> Path:
     root = store.root / "git"
-    repository = fetched(root, url, commit, history=history)
+    repository = fetched(root, url, commit)
     finder = _Submodules(root, (repository, url, commit), submodules)
     made = _scratch(store)
     with room(name, made):
@@ -194,7 +194,7 @@ def snapshot(
     are and show in the version; untracked ones are left out, which is said.
     """
     if isinstance(given, GitRef):
-        return _snapshot_ref(name, given, store, offline=offline)
+        return _snapshot_ref(name, given, store, progress, offline=offline)
     if not given.is_dir():
         raise ConfigError(
             f"the source tree {given} of {name} is not there any more",
@@ -234,7 +234,9 @@ def _note(note: Path, sha256: str, size: int, version: str) -> None:
     beside.replace(note)
 
 
-def _snapshot_ref(name: str, given: GitRef, store: Store, *, offline: bool) -> Pin:
+def _snapshot_ref(
+    name: str, given: GitRef, store: Store, progress: Progress, *, offline: bool
+) -> Pin:
     note, known = _remembered(store, name, given.commit)
     if known is None:
         if offline:
@@ -243,8 +245,13 @@ def _snapshot_ref(name: str, given: GitRef, store: Store, *, offline: bool) -> P
                 remedy="run it once with a network, or give a checkout with --source",
             )
         repository = fetched(store.root / "git", given.url, given.commit, history=True)
-        made = _tar_of_commit(store, name, given.url, given.commit, (), history=True)
+        made = _tar_of_commit(store, name, given.url, given.commit, ())
         version = repository.version(given.commit)
+        if repository.shallow:
+            progress.say(
+                f"{name}: {public(given.url)} gave no history, so its version is {version}; "
+                "give a checkout with tags for the true one"
+            )
         known = (*_keep(store, made), version)
         _note(note, *known)
     sha256, size, version = known

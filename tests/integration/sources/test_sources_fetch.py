@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest_sources import (
+    STACK,
     Server,
     entry,
     make_wheel,
@@ -227,7 +228,15 @@ def test_a_source_only_the_user_has_is_asked_for_once(project: Project, tmp_path
     assert "left out" in command(workspace, "fetch", "--source", "atom=").stderr
     wrong = command(workspace, "fetch", "--source", f"mori={tree}")
     assert wrong.returncode == 3
-    assert "give one of atom" in wrong.stderr
+    assert "recipes take atom" in wrong.stderr
+    assert "--source mori=" in wrong.stderr
+    # What another profile takes does not disturb this one.
+    stack = workspace.root / "stack.toml"
+    both = STACK.format(python="3.11", wheels="")
+    stack.write_text(both + both.replace('default_profile = "tiny"', "").replace(".tiny", ".big"))
+    text = entry(kind="path", name="atom") + entry("big", kind="path", name="mori")
+    (workspace.recipes / "tree" / "sources.toml").write_text(text)
+    assert command(workspace, "fetch").returncode == 0
 
 
 def test_pin_completes_and_moves(

@@ -262,6 +262,19 @@ def test_instead_of_holds(tmp_path: Path, git: Git, checkout: Path) -> None:
     assert pin.url == "https://example.org/plain"
 
 
+def test_a_repository_without_history_is_enough(tmp_path: Path, git: Git, checkout: Path) -> None:
+    full = snapshot("atom", checkout, Store(tmp_path / "a"), SilentProgress())
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", "--no-tags", f"file://{checkout}", str(shallow))
+    heard, given = Heard(), GitRef(str(shallow), head(git, checkout))
+    for _ in range(2):
+        pin = snapshot("atom", given, Store(tmp_path / "b"), heard)
+        assert pin.sha256 == full.sha256
+        assert pin.version.startswith("0.1.dev1+g")
+        assert len(heard.said) == 1
+    assert "gave no history" in heard.said[0]
+
+
 def test_a_commit_that_is_nowhere_is_said(tmp_path: Path, git: Git, checkout: Path) -> None:
     store = Store(tmp_path / "store")
     with pytest.raises(SourceUnavailableError, match="0123456789"):
