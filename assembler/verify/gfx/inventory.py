@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assembler.verify.gfx import bundle, elf, kdb, kpack
+from assembler.verify.gfx import bundle, elf, kdb, kpack, offloadbinary
 from assembler.verify.gfx.codeobject import Facts, read_code_object
 from assembler.verify.gfx.model import CodeObject, Form, Kind, MalformedError, Trouble
 from assembler.verify.gfx.scan import Magic, Scanner, magic_at, skip_zeros
@@ -19,6 +19,8 @@ from assembler.verify.gfx.walk import walk
 
 FATBIN_SECTION = ".hip_fatbin"
 BUNDLE_SECTION = "__CLANG_OFFLOAD_BUNDLE__"
+OFFLOADING_SECTION = ".llvm.offloading"
+SECTIONS = (FATBIN_SECTION, BUNDLE_SECTION, OFFLOADING_SECTION)
 BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 SPIRV = b"\x03\x02\x23\x07"
 CODE_SUFFIXES = (".co", ".hsaco", ".hipfb", ".kpack", ".kdb")
@@ -109,7 +111,7 @@ class _Inspection:
             regions.extend(
                 section
                 for section in elf.read_sections(self._source, header)
-                if section.name.startswith((FATBIN_SECTION, BUNDLE_SECTION)) and section.size
+                if section.name.startswith(SECTIONS) and section.size
             )
         except MalformedError as error:
             yield self._trouble(error.offset, f"host ELF file: {error.reason}")
@@ -120,8 +122,10 @@ class _Inspection:
             end = section.offset + section.size
             if section.name.startswith(FATBIN_SECTION):
                 yield from self._fatbin(section.offset, end, section.name)
-            else:
+            elif section.name.startswith(BUNDLE_SECTION):
                 yield from self._bundle_section(section)
+            else:
+                yield from self._offloading(section)
             done.append((section.offset, end))
         yield from self._anywhere(tuple(done))
 
@@ -134,6 +138,25 @@ class _Inspection:
             return
         place = _Place(Kind.SECTION, section.offset, section.name, entry.id)
         yield from self._entry(self._source.window(section.offset, section.size), entry, place)
+
+    def _offloading(self, section: elf.Section) -> Iterator[Item]:
+        """Relocatable device code as the new offload driver keeps it."""
+        region = self._source.window(0, section.offset + section.size)
+        position = section.offset
+        while (position := skip_zeros(region, position)) < region.size:
+            try:
+                found = offloadbinary.read_offload_binary(region, position)
+            except MalformedError as error:
+                yield self._trouble(error.offset, error.reason, section.name)
+                return
+            at = position + found.offset
+            if found.is_amd:
+                entry = bundle.Entry(
+                    f"{found.triple}--{found.arch}", found.offset, found.image_size
+                )
+                place = _Place(Kind.OFFLOAD_BINARY, at, section.name, entry.id)
+                yield from self._entry(region.window(at, found.image_size), entry, place)
+            position += found.size
 
     # -- regions -----------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Kind(enum.StrEnum):
     BUNDLE = "bundle"
     COMPRESSED_BUNDLE = "compressed-bundle"
     SECTION = "section"
+    OFFLOAD_BINARY = "offload-binary"
     KPACK = "kpack"
     DATABASE = "kdb"
 

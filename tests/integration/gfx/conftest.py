@@ -29,7 +29,7 @@ __global__ void NAME_fill(float *x) { x[__builtin_amdgcn_workitem_id_x()] = 1; }
 """
 TARGETS = ("gfx942", "gfx950", "gfx90a:xnack+", "gfx1201")
 TOOLS = ("clang++-22", "ld.lld-22", "clang-offload-bundler-22", "llvm-objdump-22",
-         "llvm-readelf-22", "llvm-ar-22", "llc-22")  # fmt: skip
+         "llvm-readelf-22", "llvm-ar-22", "llvm-dis-22", "llc-22")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -221,6 +221,21 @@ def test_static_libraries(llvm: Any, build: Any, tmp_path: Path) -> None:
     assert {one.path for one in objects_in(library)} == {member.name for member in members}
 
 
+@pytest.mark.parametrize("targets", [("gfx942",), ("gfx942", "gfx90a:xnack+", "gfx1201")])
+def test_offload_binaries(llvm: Any, build: Any, targets: tuple[str, ...]) -> None:
+    path = build("object", targets, options=("-fgpu-rdc", "--offload-new-driver"))
+    ours = objects_in(path)
+    listed = llvm.run("llvm-objdump", "--offloading", path)
+    assert len(re.findall(r"OFFLOADING IMAGE", listed)) == len(ours) == len(targets)
+    arches = re.findall(r"^arch +(\S+)", listed, re.MULTILINE)
+    assert [one.bundle_id.partition("--")[2] for one in ours] == arches
+    for one in ours:
+        image = path.read_bytes()[one.offset :][: one.size]
+        place = llvm.folder / "image.bc"
+        place.write_bytes(image)
+        assert "target triple" in llvm.run("llvm-dis", place, "-o", "-")
+
+
 def test_relocatable_device_code(llvm: Any, build: Any) -> None:
     """With -fgpu-rdc the object holds LLVM bitcode, whose target only the section's name says."""
     path = build("object", ("gfx942",), options=("-fgpu-rdc", "--no-offload-new-driver"))

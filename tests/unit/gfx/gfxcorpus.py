@@ -43,6 +43,7 @@ def seeds() -> dict[str, bytes]:
         "bundle": plain,
         "fatbin": make.host_elf((".hip_fatbin", plain + bytes(64) + plain)),
         "constant": make.host_elf((".rodata", make.MAGIC + b"\0text")),
+        "offload-binary": make.host_elf((".llvm.offloading", make.offload_binary("gfx942", one))),
         "kpack-zstd": make.kpack([("lib.so", "gfx942", one)]),
         "kpack-none": make.kpack([("lib.so", "gfx942", one)], "none"),
         "kdb": kdb,

@@ -183,3 +183,20 @@ def ar(members: list[tuple[str, bytes]]) -> bytes:
         head = b"//".ljust(48) + str(len(table)).encode()
         parts = head.ljust(58) + b"`\n" + table + b"\n" * (len(table) & 1) + parts
     return b"!<arch>\n" + parts
+
+
+def offload_binary(arch: str, image: bytes, triple: str = "amdgcn-amd-amdhsa") -> bytes:
+    """An LLVM offload binary of one image."""
+    table, texts = b"", b""
+    for key, value in (("triple", triple), ("arch", arch)):
+        places = []
+        for text in (key, value):
+            places.append(72 + 32 + len(texts))
+            texts += text.encode() + b"\0"
+        table += struct.pack("<QQ", *places)
+    texts = texts.ljust(len(texts) + 7 & ~7, b"\0")
+    start = 72 + len(table) + len(texts)
+    size = start + len(image) + 7 & ~7
+    head = struct.pack("<4sIQQQ", b"\x10\xff\x10\xad", 1, size, 32, 40)
+    entry = struct.pack("<HHIQQQQ", 2, 4, 0, 72, 2, start, len(image))
+    return (head + entry + table + texts + image).ljust(size, b"\0")

@@ -242,3 +242,45 @@ def test_rubbish_between_bundles_is_told_and_skipped(read: Read) -> None:
     objects, (trouble,) = read(make.host_elf((".hip_fatbin", section)), "lib.so")
     assert [one.target for one in objects][-1] == "gfx950"
     assert "neither a bundle nor" in trouble.reason
+
+
+def test_offload_binaries(read: Read) -> None:
+    bitcode = b"BC\xc0\xde" + bytes(60)
+    section = (
+        make.offload_binary("gfx90a:xnack+", bitcode)
+        + make.offload_binary("sm_90", b"cubin", "nvptx64-nvidia-cuda")
+        + make.offload_binary("gfx942", make.elf(kind=1))
+    )
+    data = make.host_elf((".llvm.offloading", section))
+    (one, two), troubles = read(data, "k.o")
+    assert not troubles
+    assert (one.form, one.processor, one.bundle_id) == (
+        Form.BITCODE, "gfx90a", "amdgcn-amd-amdhsa--gfx90a:xnack+",
+    )  # fmt: skip
+    assert (two.form, two.target) == (Form.ELF, "gfx942")
+    assert data[two.offset :][: two.size] == make.elf(kind=1)
+    for length in range(len(section)):
+        items = read(make.host_elf((".llvm.offloading", section[:length])), "k.o")
+        assert length == 0 or items[1] or len(items[0]) < 2
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "reason"),
+    [
+        (4, 7, "version 7"),
+        (8, 1 << 40, "bytes"),
+        (16, 1 << 40, "entry is cut off"),
+        (24, 3, "entry of 3 bytes"),
+        (48, 1000, "1000 strings"),
+        (40, 1 << 40, "string table is cut off"),
+        (64, 1 << 40, "image ends at"),
+    ],
+)
+def test_damaged_offload_binaries_are_troubles(
+    read: Read, at: int, value: int, reason: str
+) -> None:
+    data = bytearray(make.offload_binary("gfx942", make.elf()))
+    struct.pack_into("<I" if at == 4 else "<Q", data, at, value)
+    _, (trouble, *_) = read(make.host_elf((".llvm.offloading", bytes(data))), "k.o")
+    assert reason in trouble.reason
+    assert trouble.section == ".llvm.offloading"
