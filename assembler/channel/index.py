@@ -286,8 +286,9 @@ def check(channel: Path, progress: Progress | None = None) -> tuple[Problem, ...
         owed = _read_journal(channel)
         count = sum(1 for subdir in subdirs(channel) for _ in (channel / subdir).glob("*"))
         with progress.task("reading the channel", count) as task:
-            found = survey(channel, {}, skip=owed, seen=lambda _: task.advance())
+            found = survey(channel, {}, seen=lambda _: task.advance())
         problems = [*found.problems, *_index_problems(channel, found)]
+        problems = [problem for problem in problems if problem.path not in owed]
         problems += [Problem(path, "unfinished", "was to be removed") for path in owed]
     return tuple(sorted(problems))
 

@@ -9,14 +9,13 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assembler.channel.location import state_folder
 from assembler.channel.scan import file_state, read_stamps
 from assembler.digest import sha256_file
 from assembler.errors import ChannelError, ConfigError, LockError, NoSpaceError, VerifyError
@@ -25,6 +24,8 @@ from assembler.lock.pixi import repodata_record
 from assembler.progress import Progress, Task
 
 META = "conda-meta"
+# Where the installer puts the losers of files that two packages own.
+CLOBBERS = "__clobbers__"
 HASHERS = 4  # threads
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -120,12 +121,9 @@ def _check_prefix(prefix: Path) -> None:
         )
     if prefix.exists() and not prefix.is_dir():
         raise ConfigError(f"{prefix} is a file", remedy="name a folder")
-    if state_folder(prefix).parent == prefix.parent and not os.access(
-        next(folder for folder in prefix.parents if folder.exists()), os.W_OK
-    ):
-        raise ConfigError(
-            f"{prefix.parent} cannot be written", remedy="name a folder where you may write"
-        )
+    ground = next(folder for folder in prefix.parents if folder.exists())
+    if not ground.is_dir() or not os.access(ground, os.W_OK):
+        raise ConfigError(f"{ground} cannot be written", remedy="name a folder where you may write")
 
 
 def _check_platform(lock: Lock) -> None:
@@ -251,7 +249,7 @@ def install(
                 raise VerifyError(
                     f"the environment is not as the lock says: {flaws[0]}"
                     + (f" (and {len(flaws) - 1} more)" if len(flaws) > 1 else ""),
-                    remedy="two packages may own one file; rebuild the one that should not",
+                    remedy="rebuild the package that the file belongs to",
                 )
         _swap(made, prefix)
     except (InstallerError, IoError, LinkError, TransactionError) as error:
@@ -275,8 +273,8 @@ def verify_prefix(lock: Lock, prefix: Path, progress: Progress) -> tuple[Flaw, .
     """Compare an environment file by file with what was installed from the lock.
 
     Checks that the packages are the locked ones, that each of their files is there, of its kind
-    and of its hash (that of the installed form where a prefix was put in), and that no placeholder
-    is left.
+    and of its hash (that of the installed form where a prefix was put in), that no placeholder is
+    left, and that no two packages own one file with different content.
     """
     meta = prefix / META
     wanted = {f"{p.name}-{p.version}-{p.build}.json": p for p in lock.packages}
@@ -292,18 +290,22 @@ def verify_prefix(lock: Lock, prefix: Path, progress: Progress) -> tuple[Flaw, .
             jobs += record["paths_data"]["paths"]
         except (ValueError, KeyError, TypeError) as error:
             flaws.append(Flaw(f"{META}/{name}", f"is malformed ({error!r})"))
-    known = {str(job.get("_path")) for job in jobs}
+    known = {str(job.get("_path")): job for job in jobs}
     with progress.task("checking files", len(jobs)) as task, ThreadPoolExecutor(HASHERS) as pool:
         results = pool.map(lambda job: _flaw(prefix, job, known), jobs)
         for entry, what in zip(jobs, results, strict=True):
             task.advance()
             if what is not None:
-                flaws.append(Flaw(str(entry.get("_path")), what))
+                flaws.append(Flaw(str(entry.get("original_path") or entry.get("_path")), what))
     return tuple(sorted(flaws))
 
 
-def _flaw(prefix: Path, entry: dict[str, Any], known: Collection[str]) -> str | None:
+def _flaw(prefix: Path, entry: dict[str, Any], known: Mapping[str, Any]) -> str | None:
     path = prefix / str(entry["_path"])
+    winner = known.get(str(entry.get("original_path")))
+    if winner is not None and winner.get("sha256") != entry.get("sha256"):
+        package = entry["_path"].removeprefix(f"{CLOBBERS}/").split("/")[0]
+        return f"is one package's and {package}'s"
     kind = entry.get("path_type")
     if not os.path.lexists(path):
         return "is missing"
@@ -324,7 +326,7 @@ def _flaw(prefix: Path, entry: dict[str, Any], known: Collection[str]) -> str | 
     return None
 
 
-def _leads_right(prefix: Path, path: Path, entry: dict[str, Any], known: Collection[str]) -> bool:
+def _leads_right(prefix: Path, path: Path, entry: dict[str, Any], known: Mapping[str, Any]) -> bool:
     """Tell whether a link leads to a file of the environment or to the content it had.
 
     Files of the environment are checked themselves, and a link's own hash may be that of its
