@@ -4,7 +4,8 @@
 cannot be read; ``summarise`` counts them by target. Needs neither a GPU nor ROCm.
 """
 
-from assembler.verify.gfx.inventory import inspect, inventory, inventory_file
+from assembler.verify.gfx.inspection import inspect
+from assembler.verify.gfx.inventory import inventory, inventory_file
 from assembler.verify.gfx.model import (
     CodeObject,
     Feature,

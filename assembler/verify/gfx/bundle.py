@@ -20,7 +20,8 @@ from typing import Any
 
 import zstandard
 
-from assembler.verify.gfx.model import MalformedError
+from assembler.verify.gfx.flags import processors
+from assembler.verify.gfx.model import Feature, MalformedError
 from assembler.verify.gfx.source import CHUNK, UNPACKED_LIMIT, Source, spool
 from assembler.verify.gfx.streams import MAX_WINDOW
 
@@ -51,6 +52,15 @@ class Entry:
         """The processor that the ID names, features left off; None for host entries."""
         found = re.search(r"(?:^|-)((?:gfx|amdgcnspirv)[^:]*)", self.id)
         return found.group(1) if found and not self.is_host else None
+
+    def feature(self, name: str) -> Feature:
+        """What the target ID says of a feature; nothing said is any where the processor has it."""
+        for sign, state in (("+", Feature.ON), ("-", Feature.OFF)):
+            if f":{name}{sign}" in self.id:
+                return state
+        rows = processors().values()
+        supported = any(getattr(row, name) for row in rows if row.name == self.processor)
+        return Feature.ANY if supported else Feature.UNSUPPORTED
 
     @property
     def is_amd(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 
-from assembler.verify.gfx.inventory import Item, inspect
+from assembler.verify.gfx.inspection import Item, inspect
 from assembler.verify.gfx.model import Trouble
 from assembler.verify.gfx.source import FileSource
 from assembler.verify.gfx.walk import walk_source

@@ -254,8 +254,8 @@ def test_offload_binaries(read: Read) -> None:
     data = make.host_elf((".llvm.offloading", section))
     (one, two), troubles = read(data, "k.o")
     assert not troubles
-    assert (one.form, one.processor, one.bundle_id) == (
-        Form.BITCODE, "gfx90a", "amdgcn-amd-amdhsa--gfx90a:xnack+",
+    assert (one.form, one.target, one.bundle_id) == (
+        Form.BITCODE, "gfx90a:xnack+", "amdgcn-amd-amdhsa--gfx90a:xnack+",
     )  # fmt: skip
     assert (two.form, two.target) == (Form.ELF, "gfx942")
     assert data[two.offset :][: two.size] == make.elf(kind=1)
