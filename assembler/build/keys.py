@@ -29,11 +29,12 @@ NOT_INPUTS = ("sources.toml",)
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A fetched file that a recipe reads."""
+    """A fetched file that a recipe reads; ``target`` when only one GPU target's package does."""
 
     file: str
     sha256: str
     size: int
+    target: str | None = None
 
 
 def folder_digests(folder: Path) -> dict[str, str]:

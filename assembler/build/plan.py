@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any
 
 from assembler.build.keys import SourceFile, explain, input_key, package_inputs
+from assembler.build.needs import LITTLE, Needs
 from assembler.build.normal import Stamp
 from assembler.build.recipes import Rendered
 from assembler.errors import BuildError
+from assembler.variants import GFX_AXIS
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,8 @@ class Planned:
     """One package of the plan, under its final name.
 
     ``why`` says what changed; empty when the channel has it already. ``after`` names the planned
-    packages that must be in the channel first.
+    packages that must be in the channel first. ``lacks`` says what keeps it from being built: a
+    source that is not fetched, a program that the machine has not.
     """
 
     rendered: Rendered
@@ -27,6 +32,8 @@ class Planned:
     source_size: int
     after: tuple[str, ...]
     why: str
+    needs: Needs = LITTLE
+    lacks: str = ""
 
     @property
     def up_to_date(self) -> bool:
@@ -61,6 +68,49 @@ class BuildPlan:
     def todo(self) -> tuple[Planned, ...]:
         """The packages that must be built."""
         return tuple(package for package in self.packages if not package.up_to_date)
+
+    def select(self, only: Collection[str], up_to: Collection[str]) -> BuildPlan:
+        """Return the plan with nothing to build but the named packages or recipes.
+
+        ``up_to`` adds all that these are built with and need at run time. Patterns such as
+        ``amd-aiter*`` are understood; BuildError when one names nothing. Nothing is stale then.
+        """
+        if not only and not up_to:
+            return self
+        chosen = {item.path for item in self._named(only)}
+        todo = list(self._named(up_to))
+        by_name: dict[str, list[Planned]] = {}
+        for item in self.packages:
+            by_name.setdefault(item.rendered.name, []).append(item)
+        while todo:
+            item = todo.pop()
+            if item.path not in chosen:
+                chosen.add(item.path)
+                needed = {*item.after, *(line.split()[0] for line in item.rendered.run)}
+                todo += [one for name in needed for one in by_name.get(name, ())]
+        kept = tuple(item for item in self.packages if item.path in chosen)
+        return BuildPlan(kept, (), self.left_out)
+
+    def _named(self, patterns: Collection[str]) -> list[Planned]:
+        found: list[Planned] = []
+        for pattern in patterns:
+            hits = [
+                item
+                for item in self.packages
+                if fnmatchcase(item.rendered.name, pattern)
+                or fnmatchcase(item.rendered.recipe.name, pattern)
+            ]
+            if not hits:
+                names = sorted({item.rendered.name for item in self.packages})
+                near = get_close_matches(pattern, names, n=1)
+                raise BuildError(
+                    f"no package or recipe of the profile is called {pattern!r}",
+                    remedy=f"did you mean {near[0]!r}? `assembler build --list` names them"
+                    if near
+                    else "`assembler build --list` names them",
+                )
+            found += hits
+        return found
 
     def waves(self) -> list[list[Planned]]:
         """Return the packages to build in steps: each needs only the channel and earlier steps."""
@@ -104,18 +154,21 @@ def make_plan(
     sources: Mapping[str, tuple[SourceFile, ...]],
     gfx_targets: Mapping[str, tuple[str, ...]],
     channel: Mapping[str, Mapping[str, Any]],
+    needs: Mapping[str, Needs] | None = None,
+    lacks: Mapping[str, str] | None = None,
 ) -> BuildPlan:
     """Return the plan; pure.
 
     ``recipe_inputs`` and ``sources`` go by recipe name; ``gfx_targets`` holds the recipes whose
     build sees the whole list. ``channel`` maps the path of each package in the channel to its
-    ``info/assembler.json``.
+    ``info/assembler.json``. ``needs`` and ``lacks`` go by recipe name too.
     """
     keys: dict[str, list[str]] = {}
     packages: list[Planned] = []
     for item in _ordered(rendered):
         recipe = item.recipe.name
-        files = sources.get(recipe, ())
+        target = item.variant.get(GFX_AXIS)
+        files = [one for one in sources.get(recipe, ()) if one.target in (None, target)]
         inputs = package_inputs(
             item,
             recipe_inputs[recipe],
@@ -138,6 +191,8 @@ def make_plan(
                 source_size=sum(file.size for file in files),
                 after=tuple(name for name in item.host if name in keys),
                 why="" if present else explain(_predecessor(inputs, channel), inputs),
+                needs=(needs or {}).get(recipe, LITTLE),
+                lacks=(lacks or {}).get(recipe, ""),
             )
         )
     planned = {package.path for package in packages}

@@ -8,7 +8,7 @@ variant can describe.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from rattler_build import RattlerBuildError, Stage0Recipe, VariantConfig
 from rattler_build.render import RenderedVariant
 
 from assembler.errors import BuildError, ConfigError
+from assembler.variants import Axes
 
 ALL_TARGETS = "all"
-Variants = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -70,27 +70,6 @@ class Rendered:
     run: tuple[str, ...]
 
 
-def load_variants(files: Iterable[Path], extra: Mapping[str, Iterable[str]]) -> Variants:
-    """Return the variant axes of the files, in order, and then of ``extra``; later ones win."""
-    axes: dict[str, tuple[str, ...]] = {}
-    for file in files:
-        try:
-            data = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        except FileNotFoundError:
-            raise ConfigError(
-                f"there is no variant file {file}", remedy="correct stack.toml"
-            ) from None
-        except (yaml.YAMLError, UnicodeDecodeError):
-            raise ConfigError(f"{file} is not valid YAML", remedy="correct it") from None
-        for key, values in data.items():
-            if not isinstance(values, list) or not values:
-                raise ConfigError(
-                    f"{file}: {key} is not a list of values", remedy=f"write {key}: [value, …]"
-                )
-            axes[key] = tuple(str(value) for value in values)
-    return axes | {key: tuple(values) for key, values in extra.items()}
-
-
 def _names(requirements: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted({str(item).split()[0] for item in requirements if isinstance(item, str)}))
 
@@ -116,9 +95,12 @@ def _convert(recipe: Recipe, file: Path, rendered: RenderedVariant) -> Rendered:
     )
 
 
-def render_variants(file: Path, variants: Variants) -> list[RenderedVariant]:
+def render_variants(file: Path, axes: Axes) -> list[RenderedVariant]:
     """Render one recipe file with rattler-build; BuildError says what it does not understand."""
-    config = VariantConfig({key: list(values) for key, values in variants.items()})
+    config = VariantConfig(
+        {key: list(values) for key, values in axes.values.items()},
+        zip_keys=[list(group) for group in axes.zip_keys],
+    )
     try:
         return Stage0Recipe.from_file(file).render(config)
     except (RattlerBuildError, RuntimeError, ValueError) as error:
@@ -128,7 +110,7 @@ def render_variants(file: Path, variants: Variants) -> list[RenderedVariant]:
         ) from None
 
 
-def render(recipe: Recipe, variants: Variants, generated: Path) -> tuple[Rendered, ...]:
+def render(recipe: Recipe, axes: Axes, generated: Path) -> tuple[Rendered, ...]:
     """Return every package of a recipe, each once, in the order of their names and builds.
 
     ``generated`` is where the all-targets build of a selector is written as a recipe of its own.
@@ -138,7 +120,7 @@ def render(recipe: Recipe, variants: Variants, generated: Path) -> tuple[Rendere
         (item.name, item.version, item.build): item
         for item in (
             _convert(recipe, recipe.file, rendered)
-            for rendered in render_variants(recipe.file, variants)
+            for rendered in render_variants(recipe.file, axes)
         )
     }
     if (data.get("extra") or {}).get("all_targets"):
@@ -146,7 +128,7 @@ def render(recipe: Recipe, variants: Variants, generated: Path) -> tuple[Rendere
         file = generated / recipe.name / "recipe.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(yaml.safe_dump(every, sort_keys=False), encoding="utf-8")
-        for rendered in render_variants(file, variants):
+        for rendered in render_variants(file, axes):
             item = _convert(recipe, file, rendered)
             found[item.name, item.version, item.build] = item
     return tuple(found[key] for key in sorted(found))

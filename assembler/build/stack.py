@@ -13,53 +13,62 @@ import tomlkit
 import yaml
 
 from assembler.build.keys import SCRIPTS, SourceFile, recipe_inputs
+from assembler.build.needs import Machine, Needs, read_needs
 from assembler.build.normal import read_stamp
 from assembler.build.plan import BuildPlan, make_plan
-from assembler.build.recipes import Recipe, Rendered, Variants, load_variants, render
+from assembler.build.recipes import Recipe, Rendered, render
 from assembler.build.requirements import conda_requirements
 from assembler.build.wheels import WheelMetadata, matching_rules, wheel_recipe
 from assembler.digest import sha256_file
 from assembler.errors import BuildError, ConfigError
-from assembler.sources.fetch import VARIANTS_FILE, read_fetched
-from assembler.sources.pins import Pin, Wheel, read_pins
+from assembler.sources.debian import upstream_version
+from assembler.sources.entries import recipe_folder, recipe_name
+from assembler.sources.fetch import PINS_FILE, read_fetched, variant_key
+from assembler.sources.pins import Pin, Unpinned, Wheel, read_pins, source_folder
 from assembler.stack import Profile
-from assembler.targets import check_targets
+from assembler.variants import GFX_AXIS, Axes, read_axes
 from assembler.workspace import Workspace
-
-GFX_AXIS = "gfx_target"
 
 
 @dataclass(frozen=True)
 class StackRecipes:
-    """The recipes of a profile, the variant axes they are rendered with, and their source files."""
+    """The recipes of a profile, the variant axes they are rendered with, and their source files.
+
+    ``lacks`` says by recipe which source is not pinned or not fetched.
+    """
 
     recipes: tuple[Recipe, ...]
-    variants: Variants
+    axes: Axes
     sources: Mapping[str, tuple[SourceFile, ...]]
     gfx_targets: tuple[str, ...]
     left_out: tuple[str, ...]
     generated: Path
+    lacks: Mapping[str, str]
 
 
-def _source_files(folder: Path, pins: Iterable[Pin]) -> tuple[SourceFile, ...]:
-    """Return the fetched files of a recipe, with the hashes of the pins that name them."""
-    hashes = {pin.file: pin.sha256 for pin in pins if pin.sha256}
-    if not folder.is_dir():
-        return ()
-    return tuple(
-        SourceFile(path.name, hashes.get(path.name) or sha256_file(path), path.stat().st_size)
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-    )
+def _source_files(
+    sources: Path, recipe: str, pins: Iterable[Pin]
+) -> tuple[tuple[SourceFile, ...], str]:
+    """Return a recipe's source files, and which of them is missing in words.
 
-
-def _require_fetched(name: str, files: tuple[SourceFile, ...], pins: tuple[Pin, ...]) -> None:
-    missing = {pin.file for pin in pins if pin.file} - {file.file for file in files}
-    if missing:
-        raise BuildError(
-            f"{sorted(missing)[0]} of recipe {name!r} is not in the store",
-            remedy="run `assembler fetch` first",
+    Their hashes are the pins'; only what has none (a file laid there by hand) is read.
+    """
+    found: dict[str, SourceFile] = {}
+    lacks = ""
+    for pin in pins:
+        path = sources / source_folder(recipe, pin) / pin.file
+        if isinstance(pin, Unpinned):
+            lacks = f"{pin.label} is not pinned; run `assembler pin`"
+        elif not path.is_file():
+            lacks = lacks or f"{pin.file} is not fetched; run `assembler fetch`"
+        found[pin.file or pin.label] = SourceFile(
+            pin.file or pin.label, pin.sha256, pin.size or 0, pin.target
         )
+    folder = sources / recipe
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_file() and path.name not in found:
+            found[path.name] = SourceFile(path.name, sha256_file(path), path.stat().st_size)
+    return tuple(found[name] for name in sorted(found)), lacks
 
 
 def _write(file: Path, recipe: Mapping[str, Any]) -> None:
@@ -143,7 +152,7 @@ def _expanded(workspace: Workspace, profile: Profile, recipe: Recipe, generated:
     sources = workspace.sources(profile) / recipe.name
     archive = next(iter(sorted(sources.glob("*.tar"))), None)
     if archive is None:
-        raise BuildError(f"no source tree of {recipe.name} was fetched", remedy="fetch it again")
+        return recipe  # listed before it is fetched
     folder = generated / recipe.name
     run = {*data["requirements"]["run"], *_declared_requirements(archive, file, profile.python)}
     data["requirements"]["run"] = sorted(run)
@@ -153,33 +162,65 @@ def _expanded(workspace: Workspace, profile: Profile, recipe: Recipe, generated:
     return Recipe(recipe.name, folder / "recipe.yaml", recipe.inputs)
 
 
+def _current_pins(
+    workspace: Workspace, profile: Profile
+) -> tuple[dict[str, tuple[Pin, ...]], tuple[str, ...]]:
+    """Return the pins by recipe, trees that the user gave in their places, and what is left out.
+
+    Left out are the recipes whose source only the user can give and did not. Pins may be
+    incomplete, and nothing need be fetched.
+    """
+    pins = read_pins(workspace, profile, unpinned=True)
+    fetched: dict[str, tuple[Pin, ...]] = {}
+    if (workspace.sources(profile) / PINS_FILE).exists():
+        fetched = read_fetched(workspace, profile)
+    current: dict[str, tuple[Pin, ...]] = {}
+    left_out: list[str] = []
+    for recipe, group in pins.items():
+        given = {pin.name: pin for pin in fetched.get(recipe, ()) if pin.kind == "path"}
+        here = tuple(given.get(pin.name, pin) for pin in group)
+        here = tuple(pin for pin in here if pin.kind != "path" or pin.sha256)
+        if here:
+            current[recipe] = here
+        else:
+            left_out.append(recipe)
+    return current, tuple(left_out)
+
+
+def _axes(workspace: Workspace, profile: Profile, pins: Mapping[str, tuple[Pin, ...]]) -> Axes:
+    """Return the axes that recipes are rendered with: variant files, choices, pinned versions."""
+    axes = read_axes(workspace.variant_files(profile)).choose(profile.choose)
+    own = {"profile": (profile.name,), "python_version": (profile.python,)}
+    for pin in (pin for group in pins.values() for pin in group):
+        version = upstream_version(pin.version) if pin.kind == "debian" else pin.version
+        key = variant_key(pin.name)
+        if version and pin.kind != "path" and axes.values.get(key, (version,)) != (version,):
+            raise ConfigError(
+                f"the variant files say {key} {', '.join(axes.values[key])} and its pin says "
+                f"{version}",
+                remedy="correct one of the two: what belongs together moves together",
+            )
+        if version:
+            own[key] = (version,)
+    return axes.override(own | {GFX_AXIS: axes.gfx_targets})
+
+
 def read_recipes(workspace: Workspace, profile: Profile) -> StackRecipes:
-    """Collect a profile's recipes, after fetch; BuildError when a source is not there yet."""
-    pins = read_fetched(workspace, profile)
+    """Collect a profile's recipes and sources; what is not fetched or not pinned is noted."""
     sources = workspace.sources(profile)
+    pins, left_out = _current_pins(workspace, profile)
+    axes = _axes(workspace, profile, pins)
     generated = workspace.build / "recipes" / profile.name
-    axes = load_variants(
-        [*(workspace.root / file for file in profile.variants), sources / VARIANTS_FILE],
-        {"profile": [profile.name], "python_version": [profile.python]},
-    )
-    if GFX_AXIS not in axes:
-        raise ConfigError(
-            f"no variant file of profile {profile.name!r} has {GFX_AXIS}",
-            remedy="add the list of GPU targets to recipes/variants.yaml",
-        )
-    targets = check_targets(axes[GFX_AXIS])
-    files = {name: _source_files(sources / name, group) for name, group in pins.items()}
+    files: dict[str, tuple[SourceFile, ...]] = {}
+    lacks: dict[str, str] = {}
     for name, group in pins.items():
-        _require_fetched(name, files[name], group)
-    left_out = tuple(
-        name
-        for name in profile.recipes
-        if name not in pins and read_pins(workspace, profile).get(name)
-    )
+        files[name], missing = _source_files(sources, name, group)
+        lacks |= {name: missing} if missing else {}
     recipes: list[Recipe] = []
-    for name in profile.recipes:
+    for listed in profile.recipes:
+        name = recipe_name(listed)
         if name not in left_out:
-            folder = workspace.recipes / name
+            folder = recipe_folder(workspace, listed)
             recipe = Recipe(name, folder / "recipe.yaml", folder)
             recipes.append(_expanded(workspace, profile, recipe, generated))
     rules = _wheel_rules(workspace, profile)
@@ -187,11 +228,9 @@ def read_recipes(workspace: Workspace, profile: Profile) -> StackRecipes:
         recipes += [
             _wheel(workspace, profile, pin, generated, rules)
             for pin in group
-            if isinstance(pin, Wheel)
+            if isinstance(pin, Wheel) and _name not in lacks
         ]
-    return StackRecipes(
-        tuple(recipes), {**axes, GFX_AXIS: targets}, files, targets, left_out, generated
-    )
+    return StackRecipes(tuple(recipes), axes, files, axes.gfx_targets, left_out, generated, lacks)
 
 
 def channel_stamps(channel: Path) -> dict[str, dict[str, Any]]:
@@ -202,16 +241,24 @@ def channel_stamps(channel: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def plan_stack(workspace: Workspace, stack: StackRecipes, profile: Profile) -> BuildPlan:
-    """Render every recipe and compare it with the channel."""
+def plan_stack(
+    workspace: Workspace, stack: StackRecipes, profile: Profile, machine: Machine
+) -> BuildPlan:
+    """Render every recipe and compare it with the channel; note what the machine lacks."""
     scripts = workspace.recipes / SCRIPTS
     rendered: list[Rendered] = []
     inputs: dict[str, dict[str, Any]] = {}
     sees_targets: dict[str, tuple[str, ...]] = {}
+    needs: dict[str, Needs] = {}
+    lacks = dict(stack.lacks)
     for recipe in stack.recipes:
-        rendered += render(recipe, stack.variants, stack.generated)
+        rendered += render(recipe, stack.axes, stack.generated)
         inputs[recipe.name] = recipe_inputs(recipe, scripts)
-        if (recipe.read().get("extra") or {}).get("sees_all_targets"):
+        data = recipe.read()
+        needs[recipe.name] = read_needs(data, stack.axes.values, f"recipe {recipe.name!r}")
+        if words := lacks.get(recipe.name) or machine.lacks(needs[recipe.name]):
+            lacks[recipe.name] = words
+        if (data.get("extra") or {}).get("sees_all_targets"):
             sees_targets[recipe.name] = stack.gfx_targets
     plan = make_plan(
         rendered,
@@ -220,5 +267,7 @@ def plan_stack(workspace: Workspace, stack: StackRecipes, profile: Profile) -> B
         sources=stack.sources,
         gfx_targets=sees_targets,
         channel=channel_stamps(workspace.channel),
+        needs=needs,
+        lacks=lacks,
     )
     return BuildPlan(plan.packages, plan.stale, stack.left_out)

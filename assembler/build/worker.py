@@ -24,6 +24,7 @@ from rattler_build.progress import LogEvent, SimpleProgressCallback
 from assembler.build.normal import Stamp, normalise
 from assembler.build.recipes import render_variants
 from assembler.errors import AssemblerError
+from assembler.variants import Axes
 
 PR_SET_PDEATHSIG = 1
 LEFT_OUT = "left-out: "
@@ -40,6 +41,7 @@ class Job:
 
     recipe: str
     variants: dict[str, list[str]]
+    zip_keys: list[list[str]]
     name: str
     build: str
     channels: tuple[str, ...]
@@ -92,10 +94,13 @@ def run(job: Job) -> Result:
     shutil.rmtree(scratch, ignore_errors=True)
     log = _Log(Path(job.log))
     try:
-        variants = {key: tuple(values) for key, values in job.variants.items()}
+        axes = Axes(
+            {key: tuple(values) for key, values in job.variants.items()},
+            tuple(tuple(group) for group in job.zip_keys),
+        )
         rendered = next(
             item
-            for item in render_variants(Path(job.recipe), variants)
+            for item in render_variants(Path(job.recipe), axes)
             if (data := item.recipe.to_dict())["package"]["name"] == job.name
             and data["build"]["string"] == job.build
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
 from assembler.build.builder import Builder, BuildResult, plan
+from assembler.build.needs import GB, Machine
 from assembler.build.plan import BuildPlan
 from assembler.cli.fetch import report
 from assembler.cli.options import Session, common
+from assembler.errors import BuildError
 from assembler.sources.fetch import fetch
 from assembler.sources.given import take
 
@@ -20,13 +21,17 @@ def show_plan(session: Session, found: BuildPlan) -> None:
     rows = [
         {
             "package": item.path,
-            "state": "up to date" if item.up_to_date else "build",
+            "state": "up to date" if item.up_to_date else "lacking" if item.lacks else "build",
             "why": item.why,
+            "lacks": item.lacks if item.why else "",
             "key": item.key,
         }
         for item in found.packages
     ]
-    lines = [f"{row['state']:10}  {row['package']}  {row['why']}".rstrip() for row in rows]
+    lines = []
+    for row in rows:
+        words = "; ".join(part for part in (row["why"], row["lacks"]) if part)
+        lines.append(f"{row['state']:10}  {row['package']}  {words}".rstrip())
     lines += [f"remove      {path}" for path in found.stale]
     lines.append(f"{len(found.todo)} of {len(rows)} packages to build")
     data: dict[str, Any] = {
@@ -51,11 +56,44 @@ def summary(result: BuildResult) -> str:
     return words
 
 
+def wanted_recipes(
+    session: Session, only: tuple[str, ...], up_to: tuple[str, ...]
+) -> set[str] | None:
+    """Return the recipes whose sources the named packages need; None for all of them.
+
+    What wheels need is only known once they are here, so that a profile with a wheel list fetches
+    all of it for --up-to.
+    """
+    if not (only or up_to) or (up_to and session.profile.wheels is not None):
+        return None
+    try:
+        found = plan(session.workspace, session.profile, only=only, up_to=up_to)
+    except BuildError:
+        return None  # said again, and rightly, when everything is here
+    return {item.rendered.recipe.name for item in found.packages}
+
+
 @click.command("build")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Packages at a time [CPUs].")
 @click.option("--list", "list_only", is_flag=True, help="Show the plan and why; build nothing.")
 @click.option("--dry-run", "list_only", is_flag=True, help="The same as --list.")
 @click.option("--keep-going", is_flag=True, help="Build what does not need a failed package.")
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="Only this package or recipe (repeatable)."
+)
+@click.option(
+    "--up-to",
+    multiple=True,
+    metavar="NAME",
+    help="Only this package and what it needs (repeatable).",
+)
+@click.option("--cpus", type=click.IntRange(1), help="CPUs that builds may use [all].")
+@click.option(
+    "--memory",
+    type=click.FloatRange(0, min_open=True),
+    metavar="GB",
+    help="Memory that builds may use [what is free].",
+)
 @click.option("--locked", is_flag=True, help="Refuse to re-pin Debian packages that moved.")
 @click.option("--offline", is_flag=True, help="Use the store alone.")
 @click.option(
@@ -71,11 +109,22 @@ def command(
     jobs: int | None,
     list_only: bool,
     keep_going: bool,
+    only: tuple[str, ...],
+    up_to: tuple[str, ...],
+    cpus: int | None,
+    memory: float | None,
     locked: bool,
     offline: bool,
     sources: tuple[str, ...],
 ) -> None:
-    """Build every recipe that is not up to date into the channel, after fetching what it needs."""
+    """Build every recipe that is not up to date into the channel, after fetching what it needs.
+
+    NAME may be a pattern (`amd-aiter*`). A package that needs what this machine lacks fails before
+    it starts; with --keep-going the rest is built. --list fetches nothing.
+    """
+    if list_only:
+        show_plan(session, plan(session.workspace, session.profile, only=only, up_to=up_to))
+        return
     given = take(session.workspace, sources)
     fetched = fetch(
         session.workspace,
@@ -84,15 +133,18 @@ def command(
         locked=locked,
         offline=offline,
         given=given,
+        only=wanted_recipes(session, only, up_to),
     )
     report(fetched, session.progress)
-    if list_only:
-        show_plan(session, plan(session.workspace, session.profile))
-        return
+    machine = Machine.here(cpus=cpus, memory=int(memory * GB) if memory else None)
     builder = Builder(
-        session.workspace, session.profile, session.progress, jobs=jobs or os.cpu_count() or 1
+        session.workspace,
+        session.profile,
+        session.progress,
+        jobs=jobs or machine.cpus,
+        machine=machine,
     )
-    result = builder.run(keep_going=keep_going)
+    result = builder.run(keep_going=keep_going, only=only, up_to=up_to)
     session.show(
         result.as_dict() | {"channel": str(session.workspace.channel)},
         f"{summary(result)}\n{session.workspace.channel}",

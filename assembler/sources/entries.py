@@ -101,6 +101,7 @@ def expanded(
             continue
         for target in targets:
             one = {key: _for_target(value, target) for key, value in data.items()}
+            one["target"] = target
             hit = next((item for item in known if same_artefact(item, one)), None)
             if hit is not None and hit.get("version") == one.get("version"):
                 yield Entry(recipe, beside, {**one, **hit})

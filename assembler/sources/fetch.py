@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from assembler.progress import Progress
 from assembler.sources.debian import Moved, upstream_version
 from assembler.sources.entries import SOURCES_FILE, recipe_folder, recipe_name
 from assembler.sources.given import Given
-from assembler.sources.pins import Pin, Wheel, read_pins
+from assembler.sources.pins import Pin, Unpinned, Wheel, read_pins, source_folder
 from assembler.sources.pypi import Target
 from assembler.sources.store import Store
 from assembler.stack import Profile
@@ -58,8 +58,12 @@ def fetch(
     offline: bool = False,
     verify: bool = False,
     given: Mapping[str, Given] | None = None,
+    only: Collection[str] | None = None,
 ) -> FetchResult:
     """Bring every source of the profile into the store and lay them out for the recipes.
+
+    With ``only`` just those of the recipes it names are brought; others are laid out if they are
+    there.
 
     Afterwards ``workspace.sources(profile)/<recipe>/<file>`` are links into the store, and
     ``variants.yaml`` beside them holds each pin's version. Files already there are neither asked
@@ -68,11 +72,16 @@ def fetch(
     """
     started = time.monotonic()
     store = Store(workspace.store)
-    pins = read_pins(workspace, profile)
+    pins = read_pins(workspace, profile, unpinned=only is not None)
     given = given or {}
     others = _others(workspace, profile) if set(given) - _takers(pins) else frozenset()
     pins, left_out = _with_trees(pins, given, store, progress, offline=offline, others=others)
-    wanted = {pin.sha256: pin for group in pins.values() for pin in group}
+    wanted = {
+        pin.sha256: _pinned(pin)
+        for recipe, group in pins.items()
+        for pin in group
+        if only is None or recipe in only
+    }
     missing = [pin for pin in wanted.values() if not _present(store, pin, verify=verify)]
     if missing and offline:
         some = ", ".join(pin.file for pin in missing[:3])
@@ -85,8 +94,13 @@ def fetch(
     if missing:
         pins, moved = _bring(workspace, profile, progress, store, pins, missing, jobs, locked)
     lay_out(workspace.sources(profile), store, pins, profile)
-    sizes = {pin.sha256: store.size(pin.sha256) for group in pins.values() for pin in group}
-    fetched = {pin.sha256: pin for group in pins.values() for pin in group}
+    fetched = {
+        pin.sha256: pin
+        for recipe, group in pins.items()
+        for pin in group
+        if only is None or recipe in only
+    }
+    sizes = {sha256: store.size(sha256) for sha256 in fetched}
     kept = {sha256 for sha256 in wanted if sha256 not in {pin.sha256 for pin in missing}}
     new = [pin for sha256, pin in fetched.items() if sha256 not in kept]
     return FetchResult(
@@ -98,6 +112,14 @@ def fetch(
         left_out=left_out,
         seconds=time.monotonic() - started,
     )
+
+
+def _pinned(pin: Pin) -> Pin:
+    if isinstance(pin, Unpinned):
+        raise ConfigError(
+            f"{pin.label} is not pinned", remedy=f"run `assembler pin {pin.name}` and review it"
+        )
+    return pin
 
 
 def _present(store: Store, pin: Pin, *, verify: bool) -> bool:
@@ -232,15 +254,21 @@ def lay_out(
 ) -> None:
     """Make ``folder`` hold exactly these pins' files by recipe, variants.yaml and pins.json."""
     folder.mkdir(parents=True, exist_ok=True)
+    wanted: dict[str, dict[str, Pin]] = {}
     for recipe, group in pins.items():
-        wanted = {pin.file for pin in group}
         for pin in group:
-            store.link(pin.sha256, folder / recipe / pin.file)
-        for path in (folder / recipe).iterdir():
-            if path.name not in wanted:
+            wanted.setdefault(source_folder(recipe, pin), {})[pin.file] = pin
+    for name, files in wanted.items():
+        for pin in files.values():
+            if not pin.sha256 or not store.has(pin.sha256):
+                continue
+            store.link(pin.sha256, folder / name / pin.file)
+        here = folder / name
+        for path in here.iterdir() if here.is_dir() else ():
+            if path.name not in files:
                 path.unlink()
     for path in folder.iterdir():
-        if path.is_dir() and path.name not in pins:
+        if path.is_dir() and path.name not in wanted:
             shutil.rmtree(path)
     choices = {"profile": profile.name, "python_version": profile.python, **profile.choose}
     _write(
@@ -275,6 +303,12 @@ def read_fetched(workspace: Workspace, profile: Profile) -> dict[str, tuple[Pin,
             remedy=f"run `assembler fetch --profile {profile.name}`",
         ) from None
     return {
-        recipe: tuple((Wheel if "conda_name" in one else Pin).model_validate(one) for one in group)
+        recipe: tuple(_model(one).model_validate(one) for one in group)
         for recipe, group in data.items()
     }
+
+
+def _model(data: Mapping[str, object]) -> type[Pin]:
+    if "conda_name" in data:
+        return Wheel
+    return Pin if data.get("sha256") else Unpinned

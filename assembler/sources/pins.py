@@ -52,7 +52,8 @@ class Pin(BaseModel):
     that recipes see; ``size`` its bytes; ``url`` the address (kind url), the second place
     (kind pypi) or the repository (kind git). Pins of kind path have no version, file and hash
     until a source tree is given. ``index`` is one of the profile's indexes, where the artefact is
-    found instead of the user's own; ``when`` the choices of the profile that it holds for.
+    found instead of the user's own; ``target`` the GPU target it is for, if it is for one; ``when``
+    the choices of the profile that it holds for.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -69,6 +70,7 @@ class Pin(BaseModel):
     commit: Commit | None = None
     submodules: tuple[str, ...] = ()
     index: Name | None = None
+    target: Name | None = None
     when: tuple[tuple[str, str], ...] = ()
     why: str = ""
 
@@ -150,6 +152,11 @@ def read_pin_file(path: Path, table: str) -> tuple[Pin, ...]:
     )
     _unique(path, pins)
     return pins
+
+
+def source_folder(recipe: str, pin: Pin) -> str:
+    """Return the folder of a pin's file below the fetched sources: the recipe's, or a target's."""
+    return f"{recipe}-{pin.target}" if pin.target else recipe
 
 
 def read_wheels(path: Path) -> tuple[Wheel, ...]:

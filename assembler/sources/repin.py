@@ -13,7 +13,7 @@ from assembler.sources.pins import Pin
 # The order in which keys are written; ``why`` last, as people write it.
 KEYS = (
     "kind", "name", "version", "file", "sha256", "size", "url",
-    "suite", "architecture", "commit", "submodules", "index", "when", "why",
+    "suite", "architecture", "commit", "submodules", "index", "target", "when", "why",
 )  # fmt: skip
 
 
