@@ -24,9 +24,11 @@ COMMANDS: dict[str, str] = {
     "gfx": "List the GPU code in files, packages and images, by target.",
     "image": "Assemble the OCI image of a lock.",
     "install": "Make an environment from the lock alone.",
+    "load": "Load the image into docker or podman on this machine.",
     "lock": "Solve the stack against the channel and write the lock.",
     "pin": "Resolve names and versions, and write files and hashes into the pin files.",
     "mirror": "Copy what the lock names into the channel, or into a folder to hand on.",
+    "push": "Push the image to a registry; what is there is not sent.",
     "verify": "Check an image: imports without network or root, GPU code per target.",
 }
 
