@@ -17,6 +17,7 @@ OFFLOADING_SECTION = ".llvm.offloading"
 SECTIONS = (FATBIN_SECTION, BUNDLE_SECTION, OFFLOADING_SECTION)
 BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")
 SPIRV = b"\x03\x02\x23\x07"
+MAX_TROUBLES = 100
 CODE_SUFFIXES = (".co", ".hsaco", ".hipfb", ".kpack", ".kdb")
 """Files of these names hold GPU code or are damaged (an empty file, a Git LFS pointer)."""
 Item = CodeObject | Trouble
@@ -47,6 +48,17 @@ class _Inspection:
         self._kernels = kernels
 
     def run(self) -> Iterator[Item]:
+        """Yield what is found; a file with too many damaged places is not read to its end."""
+        troubles = 0
+        for item in self._read():
+            yield item
+            troubles += isinstance(item, Trouble)
+            if troubles == MAX_TROUBLES:
+                reason = f"{MAX_TROUBLES} damaged places; the rest of the file was not read"
+                yield self._trouble(item.offset, reason)
+                return
+
+    def _read(self) -> Iterator[Item]:
         head = self._source.read_at(0, 24)
         if head.startswith(kpack.MAGIC):
             yield from self._kpack()

@@ -284,3 +284,11 @@ def test_damaged_offload_binaries_are_troubles(
     _, (trouble, *_) = read(make.host_elf((".llvm.offloading", bytes(data))), "k.o")
     assert reason in trouble.reason
     assert trouble.section == ".llvm.offloading"
+
+
+def test_a_file_of_nothing_but_damage_is_given_up(read: Read) -> None:
+    broken = make.compressed(PLAIN, digest=1)
+    objects, troubles = read(broken * 300 + PLAIN, "k.co")
+    assert not objects
+    assert len(troubles) == 101
+    assert "was not read" in troubles[-1].reason
