@@ -5,10 +5,9 @@
     python wheel.py --python 3.11 --part device --gfx … only that target's files of a device part
     python wheel.py --python 3.12 --wheel 'dist/*.whl'  another wheel than ``*.whl``
 
-A recipe's ``parts.toml`` names the files that go to a package of their own (``[[part]]``), those
-that no package needs (``[[leave_out]]``) and links to add (``[[link]]``), each with its reason.
-Files go in byte for byte; RECORD lists what was installed, INSTALLER says conda, and console
-scripts get a plain shebang.
+A recipe's ``parts.toml`` names the files that go to a package of their own (``[[part]]``) and those
+that no package needs (``[[leave_out]]``), each with its reason. Files go in byte for byte; RECORD
+lists what was installed, INSTALLER says conda, and console scripts get a plain shebang.
 What was left out is printed as one JSON line a rule, ``left-out: {…}``, and what a device part
 holds as one line a target, ``part: {…}``; the builder keeps both.
 """
@@ -101,15 +100,6 @@ def _translated(pattern: str) -> str:
     return fnmatch.translate(pattern).removesuffix(r"\Z").removesuffix(r"\z")
 
 
-@dataclass(frozen=True)
-class Link:
-    """A symbolic link to add, such as the name under which another library looks for a file."""
-
-    path: str
-    target: str
-    reason: str
-
-
 @dataclass
 class Selection:
     """Decides file by file, and counts what is left out."""
@@ -182,10 +172,10 @@ class SelectedWheel(WheelFile):
                 yield record, stream, executable
 
 
-def read_rules(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Link, ...]]:
-    """Read parts.toml: parts, what is left out, links; all are empty when there is none."""
+def read_rules(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
+    """Read parts.toml; both lists are empty when there is none."""
     if not path.is_file():
-        return (), (), ()
+        return (), ()
     data = tomllib.loads(path.read_text(encoding="utf-8"))
 
     def rules(key: str) -> tuple[Rule, ...]:
@@ -199,8 +189,7 @@ def read_rules(path: Path) -> tuple[tuple[Rule, ...], tuple[Rule, ...], tuple[Li
             for entry in data.get(key, ())
         )
 
-    links = tuple(Link(**entry) for entry in data.get("link", ()))
-    return rules("part"), rules("leave_out"), links
+    return rules("part"), rules("leave_out")
 
 
 def target_of(header: bytes) -> str | None:
@@ -260,16 +249,6 @@ def copy_part(wheel: SelectedWheel, site_packages: Path) -> None:
             target.chmod(0o755)
 
 
-def add_links(links: Iterable[Link], site_packages: Path) -> None:
-    """Write the links of parts.toml; one that the wheel brings itself is a mistake."""
-    for link in links:
-        place = site_packages / link.path
-        if place.exists() or place.is_symlink():
-            sys.exit(f"wheel.py: the wheel has {link.path} already; remove that [[link]]")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(link.target)
-
-
 def main() -> None:
     """Run the build script."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -282,7 +261,7 @@ def main() -> None:
     prefix = Path(os.environ["PREFIX"])
     library = prefix / "lib" / f"python{options.python}"
     site_packages = library / "site-packages"
-    parts, leave_out, links = read_rules(Path(os.environ["RECIPE_DIR"]) / "parts.toml")
+    parts, leave_out = read_rules(Path(os.environ["RECIPE_DIR"]) / "parts.toml")
     chosen = next((part for part in parts if part.name == options.part), None)
     if options.part and chosen is None:
         sys.exit(f"wheel.py: parts.toml has no part {options.part!r}")
@@ -312,7 +291,6 @@ def main() -> None:
             )
             destination.noarch = options.noarch
             install(wheel, destination, additional_metadata={"INSTALLER": b"conda\n"})
-            add_links(links, site_packages)
     reasons = {rule.name: rule.reason for rule in leave_out}
     for name, (files, size) in sorted(selection.dropped.items()):
         entry = {"rule": name, "files": files, "bytes": size, "reason": reasons[name]}
