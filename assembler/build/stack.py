@@ -158,6 +158,9 @@ def _expanded(workspace: Workspace, profile: Profile, recipe: Recipe, generated:
     data["requirements"]["run"] = sorted(run)
     up = _up(folder, workspace.root)
     data["source"] = {"path": f"{up}/{sources.relative_to(workspace.root).as_posix()}"}
+    # Scripts are named relative to the recipe that was written by hand.
+    old, new = "$RECIPE_DIR/", f"$RECIPE_DIR/{up}/{recipe.inputs.relative_to(workspace.root)}/"
+    data["build"]["script"] = [line.replace(old, new) for line in data["build"]["script"]]
     _write(folder / "recipe.yaml", data)
     return Recipe(recipe.name, folder / "recipe.yaml", recipe.inputs)
 
