@@ -30,7 +30,7 @@ from assembler.verify.session import Request, exit_code, verify
 from assembler.workspace import Workspace
 
 T = TypeVar("T")
-STAGES = ("fetch", "build", "lock", "image", "verify")
+MOST_REASONS = 5
 
 
 @dataclass(frozen=True)
@@ -137,25 +137,32 @@ class Pipeline:
     def _fresh(self) -> bool:
         """Say whether the lock is fresh; with ``locked`` raise LockError when it is not."""
         file = self._workspace.lock_file(self._profile)
-        if file.exists() and not self._wishes.gfx:
-            check = check_lock(self._workspace, self._profile)
-            if check.verdict is Verdict.FRESH:
-                lock = read_lock(file)
-                if self._wishes.locked or all(self._store.has(pin.sha256) for pin in lock.base):
-                    return True
-            elif not self._wishes.locked:
-                for reason in check.reasons[:5]:
-                    self._progress.say(f"lock: {reason}")
-            if self._wishes.locked:
+        locked = self._wishes.locked
+        if not file.exists():
+            if locked:
                 raise LockError(
-                    f"the lock is not fresh: {check.reasons[0]}",
+                    f"there is no lock {file}", remedy="run it again without --locked to write it"
+                )
+            return False
+        try:
+            check = check_lock(self._workspace, self._profile)
+        except LockError:
+            if locked:
+                raise
+            return False  # writing the new lock says what was wrong with this one
+        if check.verdict is not Verdict.FRESH:
+            if locked:
+                raise LockError(
+                    f"the lock is not fresh: {check.reasons[0].where}: {check.reasons[0].what}",
                     remedy="run it again without --locked to write a new lock",
                 )
-        elif self._wishes.locked:
-            raise LockError(
-                f"there is no lock {file}", remedy="run it again without --locked to write it"
-            )
-        return False
+            for reason in check.reasons[:MOST_REASONS]:
+                self._progress.say(f"lock: {reason.where}: {reason.what}")
+            return False
+        if self._wishes.gfx and set(self._wishes.gfx) != set(read_lock(file).gfx_targets):
+            return False
+        # Base packages that are not in the store may have left the mirror: then they are re-pinned.
+        return locked or all(self._store.has(pin.sha256) for pin in read_lock(file).base)
 
     def _relock(self) -> Locked:
         return update_lock(
