@@ -85,7 +85,9 @@ def _mislabelled(path: str, objects: Sequence[CodeObject]) -> Iterator[Finding]:
             continue
         said = Entry(one.bundle_id, 0, 0).processor
         features = one.bundle_id.partition(f"{said}")[2] if said else ""
-        if said is not None and said + features != one.target:
+        # Up to V3 a feature that nobody asked for is off in the header and unsaid in the ID.
+        has = one.target if _says_any(one) else one.processor + features
+        if said is not None and said + features != has:
             yield Finding(
                 id="gfx/id-mismatch",
                 subject=path,
@@ -102,6 +104,11 @@ def _mislabelled(path: str, objects: Sequence[CodeObject]) -> Iterator[Finding]:
             what=f"named for {name} and holds code for {', '.join(wrong)}",
             remedy="put the file where its code belongs: libraries look it up by the GPU's name",
         )
+
+
+def _says_any(one: CodeObject) -> bool:
+    """Whether the code object's version can say that a feature may be on or off (V4 and after)."""
+    return one.code_object_version is None or one.code_object_version >= 4
 
 
 def _names_in(path: str) -> tuple[str, ...]:
@@ -180,7 +187,7 @@ def _bound(path: str, objects: Sequence[CodeObject], targets: Sequence[str]) -> 
     for target in targets:
         here = [one for one in objects if target in _covered(one, targets)]
         bound = sorted({one.target for one in here})
-        if here and all(":" in name for name in bound):
+        if here and all(":" in one.target and _says_any(one) for one in here):
             yield Finding(
                 id="gfx/feature-bound",
                 severity=Severity.WARNING,

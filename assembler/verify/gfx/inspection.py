@@ -149,10 +149,11 @@ class _Inspection:
         """Read a region that holds nothing but bundles and code objects, zeros between them."""
         region = self._source.window(0, end)
         scanner = Scanner(region)
+        kind = Kind.FILE if section is None else Kind.SECTION
         position = skip_zeros(region, start)
         while position < end:
             try:
-                size = yield from self._at(region, position, section, Kind.FILE)
+                size = yield from self._at(region, position, section, kind)
             except MalformedError as error:
                 yield self._trouble(error.offset, error.reason, section)
                 found = scanner.find(position + 1)

@@ -248,3 +248,18 @@ def test_wheels_are_packages_too(tmp_path: Path) -> None:
     assert ids(judge(wheel, BOTH)) == ["gfx/absent-target", "gfx/missing-target"]
     policy = Policy(kernels=Kernels(floors={"amd-mori": 2}))
     assert ids(judge(wheel, policy, kernels.check)) == ["kernels/below-floor"]
+
+
+def test_old_code_objects_have_features_that_nobody_chose(tmp_path: Path) -> None:
+    old = make.elf(0x3F, abi=1)
+    entries = [("hip-amdgcn-amd-amdhsa-gfx90a", old)]
+    data = make.host_elf((".hip_fatbin", make.bundle(entries)))
+    result = judge(folder(tmp_path / "t", {"lib.so": data}), Policy(targets=("gfx90a",)))
+    assert ids(result) == []
+
+
+def test_feature_mismatches_between_id_and_header(tmp_path: Path) -> None:
+    entries = [("hipv4-amdgcn-amd-amdhsa--gfx90a:xnack-", make.elf(0x73F))]
+    data = make.host_elf((".hip_fatbin", make.bundle(entries)))
+    result = judge(folder(tmp_path / "t", {"lib.so": data}), Policy(targets=("gfx90a",)))
+    assert ids(result) == ["gfx/feature-bound", "gfx/id-mismatch"]

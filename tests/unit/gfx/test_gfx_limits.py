@@ -46,8 +46,8 @@ def sparse(path: Path, size: int, tail: bytes) -> Path:
     return path
 
 
-def test_a_file_of_one_gigabyte(tmp_path: Path) -> None:
-    count, peak, (found,) = run(sparse(tmp_path / "big.bin", 1 << 30, make.elf()))
+def test_a_file_much_larger_than_the_bound(tmp_path: Path) -> None:
+    count, peak, (found,) = run(sparse(tmp_path / "big.bin", 600 << 20, make.elf()))
     assert (count, found) == (1, "gfx942")
     assert peak < LIMIT
 
@@ -103,7 +103,7 @@ def test_many_kernels_keep_only_what_is_told(tmp_path: Path) -> None:
 def test_files_in_gzip_larger_than_memory_allows(tmp_path: Path) -> None:
     path = tmp_path / "x.bin.gz"
     with gzip.open(path, "wb", compresslevel=1) as out:
-        for _ in range(300):
+        for _ in range(250):
             out.write(bytes(1 << 20))
         out.write(make.elf())
     count, peak, (found,) = run(path)
