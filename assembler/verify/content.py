@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import IO
 
 from assembler.verify.findings import Finding, Severity
 from assembler.verify.tree import Entry, Tree
 
 HASH_BASED = 0b1
-SHOWN = 3
+PIECE = 4 << 20
+PROGRAM_FOLDERS = ("bin", "sbin", "libexec")
 
 
 def find_content(tree: Tree, host_paths: tuple[str, ...]) -> Iterator[Finding]:
@@ -22,10 +23,8 @@ def find_content(tree: Tree, host_paths: tuple[str, ...]) -> Iterator[Finding]:
             continue
         with tree.open(entry.path) as stream:
             yield from _header(tree, entry, stream.read(256))
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for text, sought in wanted:
-                    if data.find(sought) >= 0:
-                        found[text].append(entry.path)
+            for text in _search(stream, wanted):
+                found[text].append(entry.path)
     for text, paths in found.items():
         for path in paths:
             yield Finding(
@@ -36,11 +35,30 @@ def find_content(tree: Tree, host_paths: tuple[str, ...]) -> Iterator[Finding]:
             )
 
 
+def _search(stream: IO[bytes], wanted: Sequence[tuple[str, bytes]]) -> set[str]:
+    """Return which texts a file holds, read in pieces that overlap by the longest of them."""
+    overlap = max((len(sought) for _, sought in wanted), default=1) - 1
+    present: set[str] = set()
+    stream.seek(0)
+    tail = b""
+    while data := stream.read(PIECE):
+        piece = tail + data
+        present |= {text for text, sought in wanted if sought in piece}
+        tail = piece[len(piece) - overlap :] if overlap else b""
+    return present
+
+
 def _header(tree: Tree, entry: Entry, head: bytes) -> Iterator[Finding]:
     if entry.name.endswith(".pyc"):
         yield from _byte_code(tree, entry, head)
-    elif head.startswith(b"#!") and entry.executable and tree.kind == "image":
+    elif head.startswith(b"#!") and _is_program(tree, entry):
         yield from _script(tree, entry, head)
+
+
+def _is_program(tree: Tree, entry: Entry) -> bool:
+    """Modules of the standard library start with #! too, and nobody calls them so."""
+    folder = entry.path.rpartition("/")[0].rpartition("/")[2]
+    return tree.kind == "image" and entry.executable and folder in PROGRAM_FOLDERS
 
 
 def _byte_code(tree: Tree, entry: Entry, head: bytes) -> Iterator[Finding]:

@@ -64,14 +64,12 @@ def _finding(unit: Unit, *, whole: bool) -> Finding:
     severity = Severity.WARNING if whole else Severity.NOTE
     if cannot:
         severity = Severity.ERROR
-        said = f"would have to be built, and cannot: {said}; {lacks}"
+        said = f"{said}; that cannot work, since {lacks}"
     return Finding(
         id="jit/cannot" if cannot else "jit/compiles",
         severity=severity,
         subject=f"{unit.system}:{unit.name}",
-        what=f"would have to be built, and cannot: {said}; {lacks}{cost}"
-        if cannot
-        else said + cost,
+        what=said + cost,
         remedy="ship it prebuilt for every target, or set what keeps it from being asked for "
         f"({unit.link})",
     )

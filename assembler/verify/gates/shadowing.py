@@ -60,9 +60,10 @@ def _judge(
         f"{path} ({_who(taken[path])})" if path in taken else f"{path} (nobody)" for path in paths
     ]
     split = sum(path in taken for path in paths) > 1
+    usual = Severity.WARNING if split else Severity.NOTE
     yield Finding(
         id="shadowing/split" if split else "shadowing/copies",
-        severity=Severity.ERROR if strict else Severity.WARNING,
+        severity=Severity.ERROR if strict else usual,
         subject=soname,
         what=("different importers take different files: " if split else "has more than one file: ")
         + "; ".join(words),

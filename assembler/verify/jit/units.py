@@ -53,6 +53,7 @@ def missing_needs(tree: Tree, needs: Iterable[Need]) -> tuple[str, ...]:
     return tuple(need.what for need in needs if not _has(tree, need))
 
 
+@functools.lru_cache(maxsize=256)
 def _has(tree: Tree, need: Need) -> bool:
     env = environment(tree)
     programs = [*need.programs]
