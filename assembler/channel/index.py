@@ -84,9 +84,15 @@ def read_records(channel: Path) -> tuple[Record, ...]:
 def input_keys(channel: Path) -> dict[str, str]:
     """Return the input keys stored in the channel's packages by path, where they have one.
 
-    Reads only packages that have changed since the channel was last published.
+    Reads only packages that have changed since the channel was last looked through, and remembers
+    them, so that a channel that was copied here is read once.
     """
-    stamps = survey(channel, read_stamps(channel)).stamps
+    known = read_stamps(channel)
+    stamps = survey(channel, known).stamps
+    if stamps != known:
+        state = state_folder(channel)
+        state.mkdir(parents=True, exist_ok=True)
+        write_whole(state / STAMPS, stamps_bytes(stamps))
     return {path: stamp.input_key for path, stamp in sorted(stamps.items()) if stamp.input_key}
 
 
