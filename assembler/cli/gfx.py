@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from assembler.errors import ConfigError, VerifyError
+from assembler.errors import ConfigError, NoSpaceError, VerifyError
 from assembler.progress import choose_progress
 from assembler.verify.gfx import CodeObject, Trouble, inventory, summarise
 
@@ -40,6 +42,11 @@ def command(paths: tuple[Path, ...], each: bool, kernels: bool, as_json: bool, q
             try:
                 found[str(path)] = list(inventory(path, kernels=kernels))
             except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise NoSpaceError(
+                        f"{path} cannot be unpacked into {tempfile.gettempdir()}: the disk is full",
+                        remedy="free some room, or set TMPDIR to a folder with more",
+                    ) from None
                 raise ConfigError(
                     f"{error.filename or path} cannot be read ({error.strerror})",
                     remedy="see that it is a readable file or folder",

@@ -1,5 +1,9 @@
+import errno
+import gzip
+import io
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import gfxmake as make
@@ -7,7 +11,7 @@ import jsonschema
 import pytest
 
 from assembler.cli.main import run
-from assembler.errors import ConfigError, VerifyError
+from assembler.errors import ConfigError, NoSpaceError, VerifyError
 from assembler.verify import gfx
 from assembler.verify.gfx import CodeObject
 
@@ -95,3 +99,16 @@ def test_output_fits_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert set(CodeObject.__slots__) | {"target"} == set(
         schema["$defs"]["codeObject"]["properties"]
     )
+
+
+def test_a_full_disk_is_no_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: Full())
+    (tmp_path / "big.bin.gz").write_bytes(gzip.compress(bytes(20 << 20)))
+    assert run(["gfx", "-q", str(tmp_path)]) == NoSpaceError.exit_code
+    assert "TMPDIR" in capsys.readouterr().err
