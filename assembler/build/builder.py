@@ -106,6 +106,7 @@ def _environment(
             "TZ": "UTC",
             "SOURCE_DATE_EPOCH": str(EPOCH),
             "PYTHONHASHSEED": "0",
+            "BUILD_PYTHON": sys.executable,
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONNOUSERSITE": "1",
         }
