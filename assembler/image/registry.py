@@ -11,12 +11,14 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import requests
+from oras.auth import AuthenticationException
 from oras.container import Container
 from oras.provider import Registry
 
@@ -30,6 +32,9 @@ _REFERENCE = re.compile(
     r"^(?P<host>[A-Za-z0-9.-]+(?::[0-9]+)?|\[[0-9a-f:]+\](?::[0-9]+)?)/"
     r"(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?$"
 )
+
+
+PAUSES = (0.5, 2.0)  # seconds before a second and a third attempt
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Reference:
         name = self.host.rsplit(":", 1)[0].strip("[]")
         try:
             return ipaddress.ip_address(name).is_loopback
-        except ValueError:
+        except (ValueError, AuthenticationException):
             return name == "localhost"
 
     def at(self, tag: str) -> str:
@@ -111,6 +116,7 @@ class Pusher:
         self._registry = Registry(hostname=reference.host, insecure=insecure)
         self._container = Container(f"{reference.host}/{reference.name}")
         self._registry.auth.load_configs(self._container)
+        self._reached = False
         self._base = f"{'http' if insecure else 'https'}://{reference.host}/v2/{reference.name}"
 
     def push(self, tags: Sequence[str] = ()) -> Pushed:
@@ -213,9 +219,7 @@ class Pusher:
         url = path if "://" in path else self._base + path
         accept = {"Accept": f"{MANIFEST}, {INDEX}"} if method in ("HEAD", "GET") else {}
         try:
-            answer: requests.Response = self._registry.do_request(
-                url, method, data=data, headers={**accept, **(headers or {})}
-            )
+            answer = self._try(url, method, data, {**accept, **(headers or {})})
         except requests.RequestException as error:
             raise ImageError(
                 f"the registry {self._reference.host} cannot be reached ({_reason(error)})",
@@ -225,6 +229,23 @@ class Pusher:
             raise self._refused("it asks for a login") from None
         if answer.status_code not in expect:
             raise self._refused(f"{answer.status_code} {_message(answer)}".strip())
+        return answer
+
+    def _try(self, url: str, method: str, data: Any, headers: dict[str, str]) -> requests.Response:
+        """Ask once; once the registry has answered at all, a dropped connection is tried again."""
+        # Without oras' own retries: they take two minutes to say that nobody is there.
+        ask = Registry.do_request.__wrapped__
+        for pause in PAUSES if self._reached else ():
+            try:
+                answer: requests.Response = ask(self._registry, url, method, data, dict(headers))
+            except (requests.ConnectionError, requests.Timeout):
+                time.sleep(pause)
+                continue
+            if answer.status_code < 500:
+                return answer
+            time.sleep(pause)
+        answer = ask(self._registry, url, method, data, dict(headers))
+        self._reached = True
         return answer
 
     def _refused(self, words: str) -> ImageError:

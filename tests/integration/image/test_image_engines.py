@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import platform
+import shlex
 import shutil
+import socket as sockets
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -16,9 +20,12 @@ import pytest
 from image_debs import make_base
 from image_packages import Item, installed, lock_of, make_conda, union
 
+from assembler.errors import ImageError, MissingToolError
 from assembler.image.archive import write_archive
 from assembler.image.compression import Codec
+from assembler.image.engine import find_engine, load
 from assembler.image.layout import Layout
+from assembler.image.registry import Pusher, Reference
 from assembler.image.request import Options
 from assembler.progress import SilentProgress
 from assembler.sources.store import Store
@@ -147,6 +154,8 @@ def podman(tmp_path):
     def call(*arguments: str | Path) -> str:
         return run(program, *storage, *arguments, env=environment)
 
+    words = [f"{name}={value}" for name, value in environment.items()]
+    call.shell = shlex.join(["env", *words, program, *map(str, storage)])
     probe = subprocess.run(
         [program, *map(str, storage), "info"], env={**os.environ, **environment},
         capture_output=True, text=True, check=False,
@@ -168,6 +177,24 @@ def test_podman_loads_and_runs_both_formats(make_image, runnable, tmp_path, podm
         "run", "--rm", "--network", "none", "--read-only", "--cap-drop=all",
         "--security-opt", "no-new-privileges", pulled,
     ) == GREETING.decode()  # fmt: skip
+
+
+def test_load_uses_the_engine_on_path(make_image, runnable, tmp_path, podman, monkeypatch):
+    result = make_image(lock_of(runnable), runnable)
+    (tmp_path / "bin").mkdir()
+    wrapper = tmp_path / "bin" / "podman"
+    wrapper.write_text(f'#!/bin/sh\n{podman.shell} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    engine = find_engine("podman")
+    assert "tiny:latest" in load(Layout(result.layout), engine, SilentProgress())
+    assert result.digest in podman("images", "--format", "{{.Digest}}").split()
+
+
+def test_an_engine_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingToolError, match="docker is not installed, podman is not"):
+        find_engine()
 
 
 @pytest.fixture
@@ -194,20 +221,110 @@ def docker(tmp_path):
                 lines = (tmp_path / "dockerd.log").read_text().strip().splitlines()
                 pytest.skip(f"dockerd does not start here: {(lines or ['no message'])[-1]}")
             time.sleep(0.2)
-        yield lambda *arguments: run(program, "-H", socket, *arguments)
+        os.environ["DOCKER_HOST"] = socket
+        yield lambda *arguments: run(program, *arguments)
     finally:
+        os.environ.pop("DOCKER_HOST", None)
         process.terminate()
         process.wait(30)
 
 
 @pytest.mark.slow
 def test_docker_loads_and_runs_the_archive(make_image, runnable, docker):
-    version = docker("version", "--format", "{{.Server.Version}}")
+    version = docker("version", "--format", "{{.Server.Version}}").strip()
     codec = Codec("gzip", 6) if int(version.split(".")[0]) < 23 else Codec("zstd", 3)
     result = make_image(lock_of(runnable), runnable, options=Options(codec=codec))
-    assert "tiny:latest" in docker("load", "-i", archive(result.layout))
+    engine = find_engine("docker")
+    assert engine.version == version
+    assert "tiny:latest" in load(Layout(result.layout), engine, SilentProgress())
+    if not engine.takes_zstd:
+        zstd = make_image(lock_of(runnable), runnable, result.layout.with_name("zstd"))
+        with pytest.raises(ImageError, match="does not read zstd layers; assemble with --compr"):
+            load(Layout(zstd.layout), engine, SilentProgress())
     config = Layout(result.layout).document(result.digest)["config"]["digest"]
     assert docker("image", "inspect", "--format", "{{.Id}}", "tiny:latest").strip() == config
     assert docker("run", "--rm", "--network", "none", "--read-only", "tiny:latest") == (
         GREETING.decode()
     )
+
+
+@pytest.fixture
+def registry(tmp_path):
+    """A registry on the loopback, ended with the test; the fixture is its host and port."""
+    program = need("docker-registry")
+    with sockets.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "registry.yml").write_text(
+        "version: 0.1\nlog: {level: error}\n"
+        f"storage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}\n"
+        f"http: {{addr: 127.0.0.1:{port}}}\n"
+    )
+    with (tmp_path / "registry.log").open("w") as log:
+        process = subprocess.Popen(
+            [program, "serve", tmp_path / "registry.yml"], stdout=log, stderr=log
+        )
+    try:
+        for _ in range(100):
+            with sockets.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_a_second_push_sends_nothing(make_image, channel, tmp_path, registry):
+    result = make_image(lock_of(channel), channel)
+    pusher = Pusher(Layout(result.layout), Reference.parse(f"{registry}/a/tiny"), SilentProgress())
+    first = pusher.push(("1.0", "latest"))
+    assert first.references == (f"{registry}/a/tiny:1.0", f"{registry}/a/tiny:latest")
+    assert first.digests == (result.digest,)
+    assert first.sent_blobs == len(result.layers) + 1
+    second = pusher.push(("1.0",))
+    assert (second.sent_blobs, second.sent_bytes) == (0, 0)
+    assert second.present_blobs == first.sent_blobs
+    skopeo = need("skopeo")
+    for reference in (f"{registry}/a/tiny:1.0", f"{registry}/a/tiny@{result.digest}"):
+        facts = json.loads(run(skopeo, "inspect", "--tls-verify=false", f"docker://{reference}"))
+        assert facts["Digest"] == result.digest
+    run(skopeo, "--insecure-policy", "copy", "--src-tls-verify=false",
+        f"docker://{registry}/a/tiny@{result.digest}", f"oci:{tmp_path / 'pulled'}:x")  # fmt: skip
+    assert Layout(tmp_path / "pulled").entries()[0]["digest"] == result.digest
+
+
+def test_registries_that_do_not_answer(make_image, channel):
+    result = make_image(lock_of(channel), channel)
+    with sockets.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    pusher = Pusher(Layout(result.layout), Reference.parse(f"localhost:{port}/x"), SilentProgress())
+    with pytest.raises(ImageError, match="cannot be reached"):
+        pusher.push()
+
+
+def test_registries_that_ask_for_a_login(make_image, channel):
+    class Closed(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="closed"')
+            self.end_headers()
+
+        def log_message(self, *arguments):
+            pass
+
+    result = make_image(lock_of(channel), channel)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Closed) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = Reference.parse(f"127.0.0.1:{server.server_port}/x")
+        with pytest.raises(ImageError, match=r"refuses x .*; log in with `docker login 127"):
+            Pusher(Layout(result.layout), where, SilentProgress()).push()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("text", ["atom", "rocm/atom", "ghcr.io/ROCm/x", "ghcr.io/", "a.b/c:"])
+def test_references_without_a_registry(text):
+    with pytest.raises(ImageError, match="names no repository"):
+        Reference.parse(text)
