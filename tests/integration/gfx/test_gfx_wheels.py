@@ -1,6 +1,7 @@
 """The reader on real wheels from PyPI, every code object compared with LLVM's tools.
 
-The wheels come from the folder ASSEMBLER_TEST_WHEELS or build/sources, else through pip.
+The wheels come from the folder ASSEMBLER_TEST_WHEELS or build/sources, else through pip, into that
+folder when it is named.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def local(pattern: str) -> Path | None:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return a function that brings a wheel, or skips with pip's reason."""
-    folder = tmp_path_factory.mktemp("wheels")
+    given = os.environ.get("ASSEMBLER_TEST_WHEELS")
+    folder = Path(given) if given else tmp_path_factory.mktemp("wheels")
 
     def bring(requirement: str) -> Path:
         name, _, version = requirement.partition("==")
