@@ -220,6 +220,9 @@ class Pusher:
         accept = {"Accept": f"{MANIFEST}, {INDEX}"} if method in ("HEAD", "GET") else {}
         try:
             answer = self._try(url, method, data, {**accept, **(headers or {})})
+        except requests.exceptions.MissingSchema:
+            # oras takes the realm of a Basic challenge for a token server's address.
+            raise self._refused("it asks for a login") from None
         except requests.RequestException as error:
             raise ImageError(
                 f"the registry {self._reference.host} cannot be reached ({_reason(error)})",
