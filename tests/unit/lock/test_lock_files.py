@@ -90,7 +90,7 @@ def locks(draw: st.DrawFn) -> Lock:
 
 # No shrinking: a failing example of a few packages is small enough, and shrinking takes minutes.
 common = settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
