@@ -58,7 +58,7 @@ def _source_files(
     for pin in pins:
         path = sources / source_folder(recipe, pin) / pin.file
         if isinstance(pin, Unpinned):
-            lacks = f"{pin.label} is not pinned; run `assembler pin`"
+            lacks = lacks or f"{pin.label} is not pinned; run `assembler pin`"
         elif not path.is_file():
             lacks = lacks or f"{pin.file} is not fetched; run `assembler fetch`"
         found[pin.file or pin.label] = SourceFile(

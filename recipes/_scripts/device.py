@@ -1,0 +1,60 @@
+"""Check that a device package holds code for its own GPU target and for no other.
+
+    python device.py --gfx … [--modules 'aiter/jit/*.so' --into lib/aiter/…]
+
+Reads every file under ``$PREFIX``: no GPU is needed. With ``--modules`` the files of the wheel in
+``dist/`` that fit the pattern are laid into a folder of their own first, so that packages for
+several targets install side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import zipfile
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from assembler.verify.gfx import CodeObject, inventory
+
+
+def lay_modules(pattern: str, folder: Path) -> None:
+    """Copy the modules that fit the pattern out of the wheel, flat, and make their build folder."""
+    wheel = next(iter(sorted(Path("dist").glob("*.whl"))), None)
+    if wheel is None:
+        sys.exit("device.py: there is no wheel in dist/")
+    (folder / "build").mkdir(parents=True, exist_ok=True)
+    (folder / "build" / ".keep").touch()
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if fnmatchcase(name, pattern)]
+        if not names:
+            sys.exit(f"device.py: {wheel.name} has no {pattern}; nothing was compiled")
+        for name in names:
+            (folder / Path(name).name).write_bytes(archive.read(name))
+
+
+def main() -> None:
+    """Run the check."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gfx", required=True)
+    parser.add_argument("--modules", help="pattern of the wheel's compiled modules")
+    parser.add_argument("--into", help="folder below the prefix")
+    options = parser.parse_args()
+    prefix = Path(os.environ["PREFIX"])
+    if options.modules and options.into:
+        lay_modules(options.modules, prefix / options.into)
+    found: dict[str, int] = {}
+    for item in inventory(prefix):
+        if not isinstance(item, CodeObject):
+            sys.exit(f"device.py: {item}")
+        found[item.processor] = found.get(item.processor, 0) + 1
+        if item.processor != options.gfx:
+            sys.exit(f"device.py: {item.path} is for {item.processor}, not for {options.gfx}")
+    if not found:
+        sys.exit(f"device.py: no code object for {options.gfx} in this package")
+    print(f"device.py: {found[options.gfx]} code objects for {options.gfx}")
+
+
+if __name__ == "__main__":
+    main()
