@@ -48,6 +48,7 @@ def cache_folder(session: Session) -> Path:
 @click.option("--level", type=int, help="Compression level [zstd 3, gzip 6]; 9 for releases.")
 @click.option("--max-layers", type=int, default=DEFAULT_BUDGET, show_default=True)
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Workers; never changes bytes.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder for segments [build/cache].")
 @click.option("--plan", "only_plan", is_flag=True, help="Print the layers and what is new in them.")
 @common
 def command(
@@ -61,6 +62,7 @@ def command(
     level: int | None,
     max_layers: int,
     jobs: int | None,
+    cache: Path | None,
     only_plan: bool,
 ) -> None:
     """Assemble the OCI image of a lock from the channel, layer by layer."""
@@ -90,7 +92,7 @@ def command(
         profile.image,
         layout,
         Store(workspace.store),
-        cache_folder(session),
+        cache or cache_folder(session),
         session.progress,
         options=options,
     )

@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "pin": "Resolve names and versions, and write files and hashes into the pin files.",
     "mirror": "Copy what the lock names into the channel, or into a folder to hand on.",
     "push": "Push the image to a registry; what is there is not sent.",
+    "reproduce": "Make an image again elsewhere and compare every byte.",
     "verify": "Check an image: imports without network or root, GPU code per target.",
 }
 

@@ -25,6 +25,11 @@ LAYER_PACKAGES = f"{OURS}.packages"
 LAYER_TAR_SIZE = f"{OURS}.unpacked-size"
 LOCK = f"{OURS}.lock"
 GFX = f"{OURS}.gfx-targets"
+FORMAT = f"{OURS}.format-version"
+COMPRESSION = f"{OURS}.compression"
+MAX_LAYERS = f"{OURS}.max-layers"
+BOUND = f"{OURS}.source-date-epoch"
+PROFILE = f"{OURS}.profile"
 # conda platform -> (OCI architecture, Debian architecture)
 ARCHITECTURES = {"linux-64": ("amd64", "amd64"), "linux-aarch64": ("arm64", "arm64")}
 

@@ -6,7 +6,7 @@ import shutil
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -14,35 +14,16 @@ from assembler.digest import digest_of
 from assembler.image.bytecode import Interpreter
 from assembler.image.placement import PythonInfo
 from assembler.image.segment import SegmentSpec, SegmentStream
+from assembler.image.tarstream import Pieces
 
 INTERPRETER_FORMAT = 1
-
-
-class _Pieces:
-    """A file-like view of an iterator of bytes, as tarfile reads it."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces: Iterator[bytes] = iter(pieces)
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        parts, length = [self._rest], len(self._rest)
-        while length < size:
-            piece = next(self._pieces, None)
-            if piece is None:
-                break
-            parts.append(piece)
-            length += len(piece)
-        data = b"".join(parts)
-        self._rest = data[size:]
-        return data[:size]
 
 
 def unpack(spec: SegmentSpec, folder: Path) -> None:
     """Write a package's files below ``folder``, as its segment has them at that prefix."""
     pieces = SegmentStream(spec, None).pieces()
     root = spec.root.decode()
-    with tarfile.open(fileobj=cast("IO[bytes]", _Pieces(pieces)), mode="r|") as archive:
+    with tarfile.open(fileobj=cast("IO[bytes]", Pieces(pieces)), mode="r|") as archive:
         for member in archive:
             member.name = member.name.removeprefix(root)
             if member.islnk():

@@ -85,6 +85,7 @@ class Writer:
         )
 
     def _labels(self, lock: Lock, created: str) -> dict[str, str]:
+        bound = self._options.epoch.bound
         named = (spec.split()[0].split("::")[-1] for spec in lock.specs)
         root = next((lock.by_name[name] for name in named if name in lock.by_name), None)
         labels = {
@@ -92,11 +93,13 @@ class Writer:
             f"{documents.OCI}.created": created,
             f"{documents.OCI}.version": root.version if root else "",
             f"{documents.OCI}.licenses": root.license if root else "",
-            f"{documents.OURS}.profile": lock.profile,
+            documents.PROFILE: lock.profile,
             documents.LOCK: f"sha256:{lock.digest}",
             documents.GFX: ",".join(lock.gfx_targets),
-            f"{documents.OURS}.format-version": str(FORMAT_VERSION),
-            f"{documents.OURS}.compression": self._options.codec.label,
+            documents.FORMAT: str(FORMAT_VERSION),
+            documents.COMPRESSION: self._options.codec.label,
+            documents.MAX_LAYERS: str(self._options.budget),
+            documents.BOUND: "" if bound is None else str(bound),
         }
         return {name: value for name, value in labels.items() if value}
 

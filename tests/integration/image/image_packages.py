@@ -84,6 +84,7 @@ def make_conda(
     *,
     version: str = "1.0",
     build: str = "h0000000_0",
+    number: int = 0,
     noarch_python: bool = False,
     entry_points: Sequence[str] = (),
     depends: Sequence[str] = (),
@@ -93,7 +94,7 @@ def make_conda(
     """Write a package into the channel and return its path."""
     subdir = "noarch" if noarch_python else "linux-64"
     index: dict[str, object] = {
-        "name": name, "version": version, "build": build, "build_number": 0,
+        "name": name, "version": version, "build": build, "build_number": number,
         "depends": list(depends), "subdir": subdir, "timestamp": timestamp * 1000,
         "license": licence,
     }  # fmt: skip
@@ -172,7 +173,9 @@ def fill_channel(channel: Path) -> Path:
     return channel
 
 
-def lock_of(channel: Path, *, base: tuple = (), gfx: tuple[str, ...] = ()) -> Lock:
+def lock_of(
+    channel: Path, *, base: tuple = (), gfx: tuple[str, ...] = (), specs: tuple[str, ...] = ()
+) -> Lock:
     """Return a lock of everything in a channel."""
     packages = [
         LockedPackage.from_record(inspect(path).record)
@@ -181,7 +184,7 @@ def lock_of(channel: Path, *, base: tuple = (), gfx: tuple[str, ...] = ()) -> Lo
     return Lock(
         profile="tiny",
         platform="linux-64",
-        specs=(packages[-1].name,),
+        specs=specs or (packages[-1].name,),
         channels=("./channel",),
         packages=tuple(packages),
         base=base,

@@ -1,0 +1,201 @@
+"""The commands of the image room, run as users run them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from image_debs import make_base
+from image_packages import Item, fill_channel, lock_of, make_conda
+
+from assembler.channel.index import publish
+from assembler.image.layout import Layout
+from assembler.lock.files import write_lock
+from assembler.progress import SilentProgress
+from assembler.sources.store import Store
+
+STACK = """
+default_profile = "tiny"
+[profile.tiny]
+summary = "test"
+python = "3.11"
+variants = []
+recipes = []
+root = "tiny"
+root_without_source = "tiny"
+[profile.tiny.virtual_packages]
+__unix = "0"
+[profile.tiny.image]
+name = "tiny"
+user = "65532:65532"
+entrypoint = ["/opt/atom/bin/tiny"]
+[profile.tiny.image.base]
+suite = "trixie"
+glibc = "2.41"
+packages = []
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project whose channel, lock and store are there; the path has a space and a plus."""
+    root = tmp_path / "a project+"
+    fill_channel(root / "made")
+    for target in ("gfx942", "gfx950"):
+        make_conda(root / "made", f"kernels-device-{target}", [Item(f"share/{target}", b"code")])
+        make_conda(
+            root / "made", "atom-device", [Item("share/device", target.encode())],
+            build=f"{target}_h0000000_0", depends=[f"kernels-device-{target}"],
+        )  # fmt: skip
+    make_conda(
+        root / "made", "atom-device", [Item("share/device", b"all")], build="all_h0000000_1",
+        depends=["kernels-device-gfx942", "kernels-device-gfx950"], number=1,
+    )  # fmt: skip
+    (root / "stack.toml").write_text(STACK)
+    publish(root / "channel", sorted((root / "made").glob("*/*.conda")), progress=SilentProgress())
+    for path in (root / "channel").glob("*/atom-device-*-gfx*"):
+        path.rename(root / path.name)
+    base = make_base(Store(root / "build" / "store"))
+    lock = lock_of(
+        root / "channel", base=base, gfx=("gfx942", "gfx950"), specs=("tiny", "pure", "atom-device")
+    )
+    for path in root.glob("atom-device-*-gfx*"):
+        path.rename(root / "channel" / "linux-64" / path.name)
+    write_lock(lock, root / "locks" / "tiny")
+    return root
+
+
+def assembler(project: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run(
+        [sys.executable, "-m", "assembler", *arguments], cwd=project, capture_output=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+    return done
+
+
+def images(done: subprocess.CompletedProcess[bytes]) -> list[dict]:
+    return json.loads(done.stdout)["images"]
+
+
+def test_image_tells_what_it_made(project):
+    text = assembler(project, "image").stdout.decode()
+    assert "tiny:latest assembled in" in text
+    assert "sha256:" in text
+    assert "build/images/tiny" in text
+    (image,) = images(assembler(project, "image", "--json"))
+    assert image["up_to_date"] is True
+    assert image["digest"] in text
+    assert assembler(project, "image", "-q").stdout.decode().startswith("tiny:latest up to date")
+
+
+def test_plan_says_what_a_node_pulls(project):
+    before = json.loads(assembler(project, "image", "--plan", "--json").stdout)["plan"]["latest"]
+    assert not any(layer["held"] for layer in before)
+    assert not (project / "build" / "images").exists()
+    assembler(project, "image")
+    after = json.loads(assembler(project, "image", "--plan", "--json").stdout)["plan"]["latest"]
+    assert all(layer["held"] and layer["digest"] for layer in after)
+    assert "pulls 0 bytes" in assembler(project, "image", "--plan").stdout.decode()
+
+
+def test_archive_to_a_file_and_to_a_pipe(project):
+    assembler(project, "image", "--format", "archive", "-o", "image.tar")
+    piped = assembler(project, "image", "--format", "archive", "-o", "-", "-q").stdout
+    assert piped == (project / "image.tar").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(piped)) as archive:
+        names = archive.getnames()
+        assert len(names) == len(set(names))
+        (docker,) = json.load(archive.extractfile("manifest.json"))
+        assert docker["RepoTags"] == ["tiny:latest"]
+        assert {docker["Config"], *docker["Layers"]} <= set(names)
+        entry = json.load(archive.extractfile("index.json"))["manifests"][0]
+    assert entry["annotations"]["org.opencontainers.image.ref.name"] == "latest"
+    assert entry["annotations"]["io.containerd.image.name"] == "docker.io/library/tiny:latest"
+
+
+def test_several_targets_share_their_host_layers(project):
+    done = assembler(project, "image", "--json", "--gfx", "gfx942", "--gfx", "gfx950",
+                     "--gfx", "all")  # fmt: skip
+    by_tag = {image["tag"]: image for image in images(done)}
+    assert set(by_tag) == {"gfx942", "gfx950", "all"}
+    digests = {
+        tag: {layer["digest"] for layer in image["layers"] if layer["name"] not in
+              ("app", "device-gfx942", "device-gfx950")}
+        for tag, image in by_tag.items()
+    }  # fmt: skip
+    assert digests["gfx942"] == digests["gfx950"] == digests["all"]
+    names = [name for layer in by_tag["gfx942"]["layers"] for name in layer["packages"]]
+    assert "kernels-device-gfx942" in names
+    assert "kernels-device-gfx950" not in names
+    entries = Layout(project / "build" / "images" / "tiny").entries()
+    assert [entry["annotations"]["io.github.rocm.atom.gfx-targets"] for entry in entries] == [
+        "gfx942", "gfx950", "gfx942,gfx950",
+    ]  # fmt: skip
+    alone = images(assembler(project, "image", "--json", "--gfx", "gfx942", "-o", "alone"))
+    assert alone[0]["digest"] == by_tag["gfx942"]["digest"]
+
+
+@pytest.mark.parametrize("gfx", [(), ("--gfx", "gfx950")])
+def test_reproduce_says_identical(project, gfx):
+    (image,) = images(assembler(project, "image", "--json", "--level", "5", "--max-layers", "3",
+                                *gfx))  # fmt: skip
+    assert assembler(project, "reproduce").stdout.decode() == f"identical: {image['digest']}\n"
+    assert not list((project / "build").glob("reproduce-*"))
+
+
+def test_reproduce_names_layer_and_entry(project):
+    (image,) = images(assembler(project, "image", "--json"))
+    layout = Layout(project / "build" / "images" / "tiny")
+    layer = next(layer for layer in image["layers"] if "tiny" in layer["packages"])
+    blob = layout.blob(layer["digest"])
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    error = assembler(project, "reproduce", code=11).stderr.decode()
+    assert f"layer {layer['name']}" in error
+    assert "opt/atom/" in error
+
+
+def test_reproduce_needs_the_image_s_lock(project):
+    assembler(project, "image")
+    channel = project / "channel"
+    for path in channel.glob("*/atom-device-*-gfx*"):
+        path.unlink()
+    write_lock(lock_of(channel, specs=("pure",)), project / "locks" / "tiny")
+    error = assembler(project, "reproduce", code=9).stderr.decode()
+    assert "name its lock with --lock" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["image", "--gfx", "gfx94"], 3, "did you mean gfx942?"),
+        (["image", "--gfx", "gfx90a"], 8, "no device packages for gfx90a"),
+        (["image", "--level", "99"], 3, "zstd has no level 99"),
+        (["image", "-o", "-"], 3, "add --format archive"),
+        (["image", "--max-layers", "200"], 3, "choose one from 1 to 100"),
+        (["image", "--tag", "a:b"], 10, "is not a tag"),
+        (["image", "--lock", "nowhere.yml"], 9, "there is no lock"),
+        (["image", "-o", "stack.toml"], 10, "is no OCI image layout"),
+        (["load"], 10, "there is no image at"),
+        (["push", "atom"], 10, "names no repository"),
+        (["reproduce", "channel"], 10, "there is no image at"),
+    ],
+)
+def test_mistakes_get_a_sentence_and_a_code(project, arguments, code, words):
+    assert words in assembler(project, *arguments, code=code).stderr.decode()
+
+
+def test_a_store_without_the_base_is_filled_or_told(project, monkeypatch):
+    shutil.rmtree(project / "build" / "store")
+    done = assembler(project, "image", code=5)
+    assert b"apt" in done.stderr
+    assert not (project / "build" / "images" / "tiny").exists()
