@@ -57,12 +57,12 @@ def read_kdb(source: Source) -> Iterator[Row]:
                 f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
             )
             stack.callback(database.close)
-            yield from _rows(database)
+            yield from _rows(database, source.size)
         except (sqlite3.Error, UnicodeError, OverflowError, ValueError, TypeError) as error:
             raise MalformedError(0, f"SQLite cannot read the kernel database ({error})") from None
 
 
-def _rows(database: sqlite3.Connection) -> Iterator[Row]:
+def _rows(database: sqlite3.Connection, room: int) -> Iterator[Row]:
     steps = 0
 
     def watch() -> bool:
@@ -70,7 +70,7 @@ def _rows(database: sqlite3.Connection) -> Iterator[Row]:
         steps += 1
         return steps > MAX_STEPS_PER_ROW
 
-    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(MAX_VALUE, room))
     database.set_progress_handler(watch, STEPS)
     database.text_factory = lambda data: data.decode("utf-8", "replace")
     database.execute("PRAGMA trusted_schema = OFF")
@@ -84,13 +84,17 @@ def _rows(database: sqlite3.Connection) -> Iterator[Row]:
     numbers = database.execute(
         f"SELECT rowid, kernel_name, uncompressed_size FROM {TABLE} ORDER BY rowid"  # noqa: S608
     )
+    last: int | None = None
     while (found := numbers.fetchone()) is not None:
         steps = 0
         number, name, size = found
+        if last is not None and number <= last:
+            raise MalformedError(0, "the kernel database's pages go round in a ring")
+        last = number
         compression = "bzip2" if size else None
         content: Source | MalformedError
         try:
-            content = _content(database, int(number), int(size or 0))
+            content = _content(database, int(number), int(size or 0), room)
         except MalformedError as error:
             content = error
         yield Row(int(number), str(name), compression, content)
@@ -98,11 +102,13 @@ def _rows(database: sqlite3.Connection) -> Iterator[Row]:
             content.close()
 
 
-def _content(database: sqlite3.Connection, number: int, size: int) -> Source:
+def _content(database: sqlite3.Connection, number: int, size: int, room: int) -> Source:
     if not 0 <= size <= MAX_OBJECT:
         raise MalformedError(0, f"a kernel of {size} bytes")
     try:
         with database.blobopen(TABLE, "kernel_blob", number, readonly=True) as blob:
+            if len(blob) > room:  # its pages go round in a ring
+                raise MalformedError(0, f"a blob of {len(blob)} bytes in a file of {room}")
             if not size:
                 return spool(iter(lambda: blob.read(CHUNK), b""), limit=MAX_OBJECT)
             plain = spool(_inflate(blob), limit=size)
