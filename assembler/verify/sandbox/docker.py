@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -29,13 +30,14 @@ class DockerSession:
     """An image in docker's store; environment and user come from the image's configuration."""
 
     image: str
+    label: str
 
     def command_line(self, command: Command) -> list[str]:
         """Return the docker run command line."""
         extra = [f"--env={name}={value}" for name, value in command.extra_env.items()]
         return [
-            "docker", "run", "--rm", "--pull=never", "--network=none", "--read-only",
-            "--cap-drop=ALL", "--security-opt=no-new-privileges", "--tmpfs=/tmp", *extra,
+            "docker", "run", "--rm", "--pull=never", f"--label={self.label}", "--network=none",
+            "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--tmpfs=/tmp", *extra,
             f"--workdir={command.workdir}", f"--entrypoint={command.argv[0]}",
             self.image, *command.argv[1:],
         ]  # fmt: skip
@@ -59,7 +61,8 @@ class Docker:
         """Load the image, and remove it afterwards."""
         if tree.image is None:
             raise ImageError(f"{tree.label} is no image", remedy="choose another sandbox")
-        tag = f"{TAG_PREFIX}:{tree.image.manifest.digest[7:19]}"
+        tag = f"{TAG_PREFIX}:{tree.image.manifest.digest[7:19]}-{os.getpid()}"
+        label = f"{TAG_PREFIX}={os.getpid()}"
         loader = subprocess.Popen(
             ["docker", "load", "--quiet"],
             stdin=subprocess.PIPE,
@@ -81,8 +84,12 @@ class Docker:
                 remedy="use docker 23 or newer for zstd layers, or choose another sandbox",
             )
         try:
-            yield DockerSession(tag)
+            yield DockerSession(tag, label)
         finally:
+            # A program whose time was up may run on under the daemon.
+            left = _docker("ps", "--all", "--quiet", f"--filter=label={label}").stdout.split()
+            if left:
+                _docker("rm", "--force", *(name.decode() for name in left))
             _docker("rmi", "--force", tag)
 
 

@@ -102,6 +102,8 @@ class Podman:
         try:
             yield PodmanSession(engine, TAG)
         finally:
+            # A program whose time was up may run on under its monitor.
+            _call(engine, "rm", "--all", "--force", "--time=0")
             remove_scratch(run_folder(store))
 
 
