@@ -17,13 +17,14 @@ from assembler.image.assemble import assemble
 from assembler.image.request import ImageResult
 from assembler.lock.check import Verdict, check_lock
 from assembler.lock.files import read_lock
-from assembler.lock.make import Locked, update_lock
+from assembler.lock.make import ALL_TARGETS, Locked, update_lock
 from assembler.lock.model import Lock
 from assembler.progress import Progress
 from assembler.sources.fetch import FetchResult, fetch
 from assembler.sources.given import Given
 from assembler.sources.store import Store
 from assembler.stack import Profile
+from assembler.targets import check_targets
 from assembler.verify.findings import Report
 from assembler.verify.policy import read_policy, read_targets
 from assembler.verify.session import Request, exit_code, verify
@@ -84,6 +85,7 @@ class Pipeline:
         self._profile = profile
         self._progress = progress
         self._wishes = wishes
+        check_targets(target for target in wishes.gfx if target != ALL_TARGETS)
         self._store = Store(workspace.store)
         self.outcome = Outcome()
 

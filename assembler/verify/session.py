@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from assembler.channel.guard import exclusive
 from assembler.errors import ConfigError, VerifyError
 from assembler.progress import Progress
 from assembler.stack import Smoke
@@ -98,13 +99,17 @@ class Request:
 
 
 def verify(request: Request, progress: Progress) -> Report:
-    """Open every path and run the gates; errors of one path end the run."""
+    """Open every path and run the gates; errors of one path end the run.
+
+    The scratch folder is held meanwhile: two runs would unpack and run one image in one place.
+    """
     gates = request.selected()
-    reports = [
-        _verify_subject(subject, request, gates, progress)
-        for path in request.paths
-        for subject in find_subjects(path)
-    ]
+    with exclusive(request.scratch, progress):
+        reports = [
+            _verify_subject(subject, request, gates, progress)
+            for path in request.paths
+            for subject in find_subjects(path)
+        ]
     return Report(profile=request.profile, subjects=tuple(reports))
 
 

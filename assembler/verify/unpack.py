@@ -256,8 +256,7 @@ def _kind_of(mode: int) -> Kind:
 
 def remove_scratch(folder: Path) -> None:
     """Remove a scratch folder whatever the modes and mounts inside; a missing one is no error."""
-    for mount in mounts_below(folder):
-        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
+    unmount_below(folder)
 
     def retry(function: Callable[..., object], path: str, error: BaseException) -> None:
         parent = Path(path).parent
@@ -268,6 +267,12 @@ def remove_scratch(folder: Path) -> None:
             raise error
 
     shutil.rmtree(folder, onerror=lambda function, path, info: retry(function, path, info[1]))
+
+
+def unmount_below(folder: Path) -> None:
+    """Let go of every mount at or below a folder."""
+    for mount in mounts_below(folder):
+        subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
 
 
 def mounts_below(folder: Path) -> list[str]:

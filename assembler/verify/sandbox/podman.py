@@ -20,7 +20,7 @@ from assembler.digest import sha256_bytes
 from assembler.errors import ImageError
 from assembler.verify.sandbox.base import Command, Session, host_environment
 from assembler.verify.tree import Tree
-from assembler.verify.unpack import remove_scratch
+from assembler.verify.unpack import remove_scratch, unmount_below
 
 FLAG_SETS: tuple[tuple[str, ...], ...] = (
     ("--cgroup-manager=cgroupfs", "--events-backend=file"),
@@ -92,7 +92,7 @@ class Podman:
         store = tree.root.parent / "podman"
         engine = ("podman", f"--root={store}", f"--runroot={run_folder(store)}", *self.flags)
         if _call(engine, "image", "exists", TAG).returncode != 0:
-            pulled = _call(engine, "pull", "--quiet", source(tree))
+            pulled = _call(engine, "pull", "--quiet", source(tree, run_folder(store)))
             if pulled.returncode != 0:
                 raise ImageError(
                     f"podman does not accept {tree.label} ({last_line(pulled.stderr)})",
@@ -105,6 +105,7 @@ class Podman:
             # A program whose time was up may run on under its monitor.
             _call(engine, "rm", "--all", "--force", "--time=0")
             remove_scratch(run_folder(store))
+            unmount_below(store)  # podman leaves its overlay folder mounted
 
 
 def run_folder(store: Path) -> Path:
@@ -123,11 +124,17 @@ def run_folder(store: Path) -> Path:
     return folder
 
 
-def source(tree: Tree) -> str:
-    """Return the image's place as containers-transports(5) spells it."""
+def source(tree: Tree, folder: Path) -> str:
+    """Return the image's place as containers-transports(5) spells it.
+
+    That spelling has no room for spaces and colons in paths, so a link in ``folder`` stands in.
+    """
     kind = "oci" if tree.origin.is_dir() else "oci-archive"
     name = tree.image.reference if tree.image is not None else None
-    return f"{kind}:{tree.origin.absolute()}" + (f":{name}" if name else "")
+    link = folder / "image"
+    link.unlink(missing_ok=True)
+    link.symlink_to(tree.origin.absolute())
+    return f"{kind}:{link}" + (f":{name}" if name else "")
 
 
 def _call(engine: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
