@@ -17,7 +17,7 @@ from assembler.stack import Profile
 from assembler.workspace import Workspace
 
 GB = 10**9
-NEEDED_DISK = {"cpu": 16 * GB, "rocm": 90 * GB}
+NEEDED_DISK = {"cpu": 12 * GB, "rocm": 90 * GB}
 """Sources, packages, stages and images of one clean run of each profile, measured and rounded up;
 the largest stands for other profiles."""
 NEEDED_MEMORY = 4 * GB

@@ -271,6 +271,11 @@ def remove_scratch(folder: Path) -> None:
 
 def unmount_below(folder: Path) -> None:
     """Let go of every mount at or below a folder."""
+    unmount(folder)
+
+
+def unmount(folder: Path) -> None:
+    """Unmount whatever is mounted at or below a folder, as far as this user may."""
     for mount in mounts_below(folder):
         subprocess.run(["umount", "--lazy", mount], check=False, capture_output=True)
 

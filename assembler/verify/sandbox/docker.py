@@ -37,7 +37,8 @@ class DockerSession:
         extra = [f"--env={name}={value}" for name, value in command.extra_env.items()]
         return [
             "docker", "run", "--rm", "--pull=never", f"--label={self.label}", "--network=none",
-            "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--tmpfs=/tmp", *extra,
+            "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--tmpfs=/tmp",
+            *extra,
             f"--workdir={command.workdir}", f"--entrypoint={command.argv[0]}",
             self.image, *command.argv[1:],
         ]  # fmt: skip

@@ -20,7 +20,7 @@ from assembler.digest import sha256_bytes
 from assembler.errors import ImageError
 from assembler.verify.sandbox.base import Command, Session, host_environment
 from assembler.verify.tree import Tree
-from assembler.verify.unpack import remove_scratch, unmount_below
+from assembler.verify.unpack import remove_scratch, unmount, unmount_below
 
 FLAG_SETS: tuple[tuple[str, ...], ...] = (
     ("--cgroup-manager=cgroupfs", "--events-backend=file"),
@@ -105,7 +105,24 @@ class Podman:
             # A program whose time was up may run on under its monitor.
             _call(engine, "rm", "--all", "--force", "--time=0")
             remove_scratch(run_folder(store))
+            _release(store)
             unmount_below(store)  # podman leaves its overlay folder mounted
+
+
+def _release(store: Path) -> None:
+    """Leave nothing that would keep its owner from removing the store.
+
+    podman keeps the store's folder mounted; without root, its files belong to subordinate users,
+    so the store has to go at once.
+    """
+    unmount(store)
+    if os.geteuid() != 0:
+        subprocess.run(
+            ["podman", "unshare", "rm", "-rf", str(store)],
+            check=False,
+            capture_output=True,
+            env=host_environment(),
+        )
 
 
 def run_folder(store: Path) -> Path:

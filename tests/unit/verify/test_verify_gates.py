@@ -146,8 +146,8 @@ def warnings(result: GateResult) -> list[str]:
     [
         ({"opt/A.py": "x", "opt/a.py": "y"}, "case-clash"),
         ({"opt/secret": Item(b"x", mode=0o600)}, "unreadable"),
-        ({"opt/run": Item(b"#!/bin/bash\n", mode=0o755)}, "dead-script"),
-        ({"opt/run": Item(b"#!/bin/env ruby\n", mode=0o755), "bin/env": "x"}, "dead-script"),
+        ({"opt/bin/run": Item(b"#!/bin/bash\n", mode=0o755)}, "dead-script"),
+        ({"opt/bin/run": Item(b"#!/bin/env ruby\n", mode=0o755), "bin/env": "x"}, "dead-script"),
         ({"opt/m.py": Item(b"x", mtime=50), "opt/__pycache__/m.cpython-311.pyc": pyc(49, 1)},
          "stale-byte-code"),
         ({"opt/atom/bin/.x-post-link.sh": "x"}, "link-script"),
@@ -167,6 +167,22 @@ def test_byte_code_that_matches_or_is_hash_based_is_fresh(tmp_path: Path) -> Non
         "opt/__pycache__/n.cpython-311.pyc": pyc(0, 0, flags=1),
     }
     assert judge("hygiene", tmp_path, {**CLEAN, **files}).findings == ()
+
+
+def test_modules_that_start_like_programs_and_living_scripts_are_left_alone(tmp_path: Path) -> None:
+    files: Files = {
+        "opt/atom/lib/python3.11/base64.py": Item(b"#!/usr/bin/python3\n", mode=0o755),
+        "opt/atom/bin/tool": Item(b"#!/opt/atom/bin/python\n", mode=0o755),
+        "opt/atom/bin/other": Item(b"#!/bin/env python\n", mode=0o755),
+        "bin/env": Item(b"x", mode=0o755),
+    }
+    assert judge("hygiene", tmp_path, {**CLEAN, **files}).findings == ()
+
+
+@pytest.mark.parametrize("before", [0, (4 << 20) - 9, (4 << 20) - 1])
+def test_a_host_path_is_found_wherever_a_piece_ends(before: int, tmp_path: Path) -> None:
+    files: Files = {"opt/big": b"x" * before + b"/builder/home/me" + b"y" * 99}
+    assert ids(judge("hygiene", tmp_path, {**CLEAN, **files}).findings) == ["hygiene/host-path"]
 
 
 def test_a_file_of_the_user_himself_is_readable(tmp_path: Path) -> None:
