@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,14 @@ from typing import Any
 import zstandard
 
 from assembler.channel.guard import exclusive
-from assembler.channel.location import INDEX, INDEX_ZST, PACKAGE_SUFFIXES, PART, state_folder
+from assembler.channel.location import (
+    INDEX,
+    INDEX_ZST,
+    PACKAGE_SUFFIXES,
+    PART,
+    is_package,
+    state_folder,
+)
 from assembler.channel.records import Archive, Record, fsync, inspect
 from assembler.channel.scan import (
     STAMPS,
@@ -151,11 +159,11 @@ def _read_journal(channel: Path) -> set[str]:
 
 
 def _paths(channel: Path, names: Collection[str]) -> set[str]:
-    return {
-        path
-        for name in names
-        for path in ([name] if "/" in name else [f"{subdir}/{name}" for subdir in subdirs(channel)])
+    """Return the paths of packages of the channel that names mean; other names mean none."""
+    places = {
+        (subdir, name.removeprefix(f"{subdir}/")) for name in names for subdir in subdirs(channel)
     }
+    return {f"{subdir}/{file}" for subdir, file in places if "/" not in file and is_package(file)}
 
 
 def _move_in(archive: Archive, channel: Path) -> None:
@@ -201,10 +209,13 @@ def publish(
     """
     progress = progress or SilentProgress()
     archives = [inspect(path) for path in packages]
+    for path, count in Counter(archive.record.path for archive in archives).items():
+        if count > 1:
+            raise ChannelError(f"{count} packages are called {path}", remedy="publish one of them")
     with exclusive(channel, progress):
         state = state_folder(channel)
         added = {archive.record.path for archive in archives}
-        stale = (_read_journal(channel) | _paths(channel, remove)) - added
+        stale = _paths(channel, {*_read_journal(channel), *remove}) - added
         stale = {path for path in stale if (channel / path).is_file()}
         write_whole(state / JOURNAL, json.dumps({"remove": sorted(stale)}).encode())
         known = read_stamps(channel)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from assembler.channel.index import read_records
 from assembler.errors import ChannelError
-from assembler.lock import condalock, explicit
+from assembler.lock import condalock, explicit, pixi
 from assembler.lock.base import archive_folder, vanished
 from assembler.lock.condalock import NewerLockError
 from assembler.lock.files import read_lock
@@ -20,6 +20,8 @@ from assembler.lock.solve import SELECTOR, choose_root
 from assembler.sources.store import Store
 from assembler.stack import Profile
 from assembler.workspace import Workspace
+
+_PIXI_HASH = re.compile(r"^  sha256: '?([0-9a-f]{64})'?$", re.MULTILINE)
 
 
 class Verdict(Enum):
@@ -191,7 +193,6 @@ def _base(workspace: Workspace, profile: Profile, lock: Lock) -> Iterator[Stale]
 
 
 def _renderings(lock: Lock, folder: Path) -> Iterator[Stale]:
-    # pixi.lock is left to the tests: rendering it would need the solver's library.
     files = {
         explicit.FILE: explicit.explicit_bytes(lock),
         condalock.ENVIRONMENT: condalock.environment_bytes(lock),
@@ -200,6 +201,14 @@ def _renderings(lock: Lock, folder: Path) -> Iterator[Stale]:
     for name, data in files.items():
         path = folder / name
         if path.is_file() and path.read_bytes() != data:
-            yield Stale(
-                Verdict.RENDERING, name, "is not what the lock renders to", "run `assembler lock`"
-            )
+            yield _rendering(name)
+    path = folder / pixi.FILE
+    if path.is_file():
+        # Its packages by hash; rendering it whole would need the solver's library.
+        found = set(_PIXI_HASH.findall(path.read_text(encoding="utf-8", errors="replace")))
+        if found != {package.sha256 for package in lock.packages}:
+            yield _rendering(pixi.FILE)
+
+
+def _rendering(name: str) -> Stale:
+    return Stale(Verdict.RENDERING, name, "is not what the lock renders to", "run `assembler lock`")

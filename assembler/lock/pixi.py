@@ -73,14 +73,17 @@ def repodata_record(package: LockedPackage, channel: Path) -> RepoDataRecord:
 
 def pixi_bytes(lock: Lock) -> bytes:
     """Return pixi.lock, the same bytes for the same lock."""
-    from rattler import LockChannel, LockFile, LockPlatform
+    from rattler import Channel, LockChannel, LockFile, LockPlatform
 
     platform = LockPlatform(lock.platform)
     file = LockFile([platform])
     stand_in = channel_url(_STAND_IN)
     file.set_channels(
         ENVIRONMENT,
-        [LockChannel(stand_in if url == LOCAL_CHANNEL else url) for url in lock.channels],
+        [
+            LockChannel(stand_in if url == LOCAL_CHANNEL else Channel(url).base_url)
+            for url in lock.channels
+        ],
     )
     for package in lock.packages:
         file.add_conda_package(ENVIRONMENT, platform, repodata_record(package, _STAND_IN))

@@ -205,7 +205,7 @@ def explain(
     Names what is missing with its nearest neighbour in the channel, or its versions there, and the
     value assumed of a virtual package that was in the way.
     """
-    text = message.strip().removeprefix("Cannot solve the request because of:").strip()
+    text = message.strip().removeprefix("Cannot solve the request because of:").strip(" \n.")
     names = sorted({record.name for record in records})
     remedies: list[str] = []
     for match in _MISSING.finditer(text):

@@ -208,3 +208,25 @@ def test_no_network_is_needed(
 def test_errors_are_assemblers(locked: Workspace, lock: Lock) -> None:
     with pytest.raises(AssemblerError, match=r"/dev/null cannot be written"):
         install(lock, locked.channel, Path("/dev/null/e"), QUIET)
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(locked: Workspace, tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    script = (
+        'mount -t tmpfs -o size=16k tmpfs "$1" || exit 99\n'
+        '"$2" -m assembler install -q -p "$1/e" -c "$3" --project "$4"; code=$?\n'
+        'ls -A "$1"; exit $code'
+    )
+    done = subprocess.run(
+        ["unshare", "-r", "-m", "sh", "-c", script, "sh", str(place), sys.executable,
+         str(locked.channel), str(locked.root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode == 99 or "unshare" in done.stderr:
+        pytest.skip(f"this machine allows no mount namespace ({done.stderr.strip()})")
+    assert done.returncode == 12, done.stderr
+    assert "the disk is full" in done.stderr
+    assert done.stdout == ""

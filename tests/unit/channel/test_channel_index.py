@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -92,6 +93,53 @@ def test_stale_packages_go_after_the_index(tmp_path: Path, channel: Path) -> Non
 def test_a_removal_of_what_is_published_is_not_done(tmp_path: Path, channel: Path) -> None:
     records = publish(channel, [make_package(tmp_path, "a")], remove=["a-1.0-h0000000_0.conda"])
     assert len(records) == 1
+
+
+@pytest.mark.parametrize("name", ["../victim.txt", "noarch/../../victim.txt", "repodata.json", ""])
+def test_only_packages_of_the_channel_are_removed(tmp_path: Path, channel: Path, name: str) -> None:
+    publish(channel, [make_package(tmp_path, "a")])
+    victim = channel.parent / "victim.txt"
+    victim.write_text("mine")
+    assert len(publish(channel, [], remove=[name])) == 1
+    assert victim.exists()
+    assert check(channel) == ()
+
+
+def test_two_packages_of_one_place_are_refused(tmp_path: Path, channel: Path) -> None:
+    two = [make_package(tmp_path / folder, "a") for folder in ("x", "y")]
+    with pytest.raises(ChannelError, match="2 packages are called noarch/a-"):
+        publish(channel, two)
+    assert all(path.exists() for path in two)
+
+
+@pytest.mark.parametrize("call", range(6))
+def test_a_full_disk_leaves_a_valid_channel(
+    tmp_path: Path, channel: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    publish(channel, [make_package(tmp_path, "a", build="h1_0")])
+    calls = 0
+    fsync = os.fsync
+
+    def full(handle: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(handle)
+
+    new = make_package(tmp_path, "a", build="h2_0")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            publish(channel, [new], remove=["a-1.0-h1_0.conda"])
+    assert not [path for path in channel.rglob("*") if path.name.endswith(".part")]
+    for subdir in ("linux-64", "noarch"):
+        named = json.loads((channel / subdir / "repodata.json").read_bytes())["packages.conda"]
+        assert set(named) == {r.file for r in read_records(channel) if r.subdir == subdir}
+    left = [new] if new.exists() else []
+    (record,) = publish(channel, left, remove=["a-1.0-h1_0.conda"])
+    assert record.build == "h2_0"
+    assert check(channel) == ()
 
 
 def test_same_name_with_new_content_is_noticed(tmp_path: Path, channel: Path) -> None:

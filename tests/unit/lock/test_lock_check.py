@@ -158,9 +158,14 @@ def test_a_newer_format_is_a_verdict_and_a_missing_lock_an_error(
 def test_a_rendering_that_says_something_else(
     project: Workspace, profile: Profile, locked: Lock
 ) -> None:
-    path = project.lock_folder(profile) / "explicit.txt"
-    path.write_text(path.read_text().replace("zlib-2.0", "zlib-2.1"))
-    assert check(project).verdict is Verdict.RENDERING
+    for name, old in (("explicit.txt", "zlib-2.0"), ("pixi.lock", locked.packages[0].sha256)):
+        path = project.lock_folder(profile) / name
+        text = path.read_text()
+        path.write_text(text.replace(old, old[::-1]))
+        result = check(project)
+        assert result.verdict is Verdict.RENDERING
+        assert [reason.where for reason in result.reasons] == [name]
+        path.write_text(text)
 
 
 def test_a_base_package_that_apt_no_longer_lists(tmp_path: Path) -> None:
