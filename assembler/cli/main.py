@@ -30,6 +30,7 @@ COMMANDS: dict[str, str] = {
     "mirror": "Copy what the lock names into the channel, or into a folder to hand on.",
     "push": "Push the image to a registry; what is there is not sent.",
     "reproduce": "Make an image again elsewhere and compare every byte.",
+    "sbom": "Say what is in an image: CycloneDX, SPDX, provenance.",
     "verify": "Check an image: imports without network or root, GPU code per target.",
 }
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 from assembler.digest import canonical_json, chunks
 from assembler.errors import ImageError
 from assembler.image.cache import scratch_file
-from assembler.image.documents import CONTAINERD_NAME, MANIFEST
+from assembler.image.documents import CONTAINERD_NAME, MANIFEST, index
 from assembler.image.entry import END_OF_ARCHIVE, Entry, header, padding
 from assembler.image.layout import INDEX_FILE, MARK, Layout
 from assembler.progress import Progress
@@ -26,18 +26,19 @@ DOCKER_MANIFEST = "manifest.json"
 
 def write_archive(layout: Layout, sink: IO[bytes], progress: Progress) -> int:
     """Write the layout as one tar and return its size in bytes. ImageError when a blob is gone."""
-    entries = layout.entries()
-    if not entries or not all(map(layout.is_complete, _images(entries))):
+    entries = _images(layout.entries())
+    if not entries or not all(map(layout.is_complete, entries)):
         raise ImageError(
             f"{layout.path} is not a complete OCI image layout",
             remedy="make it with `assembler image`",
         )
     documents = {
         MARK: (layout.path / MARK).read_bytes(),
-        INDEX_FILE: (layout.path / INDEX_FILE).read_bytes(),
-        DOCKER_MANIFEST: canonical_json([_docker(layout, entry) for entry in _images(entries)]),
+        # Images alone: engines that load an archive take every manifest of its index for one.
+        INDEX_FILE: index(entries),
+        DOCKER_MANIFEST: canonical_json([_docker(layout, entry) for entry in entries]),
     }
-    blobs = sorted({layout.blob(digest) for digest in layout.reachable()})
+    blobs = sorted({layout.blob(digest) for digest in layout.reachable(entries)})
     size = 0
     total = sum(path.stat().st_size for path in blobs)
     with progress.task("writing the archive", total, in_bytes=True) as task:

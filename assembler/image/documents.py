@@ -61,6 +61,11 @@ class Descriptor:
         data = canonical_json(document)
         return cls(media_type, f"sha256:{sha256_bytes(data)}", data)
 
+    @classmethod
+    def raw(cls, media_type: str, data: bytes) -> Descriptor:
+        """Return the descriptor of any bytes."""
+        return cls(media_type, f"sha256:{sha256_bytes(data)}", data)
+
     def as_dict(self, **more: Any) -> dict[str, Any]:
         """Return the descriptor as JSON data, with further keys that are not empty."""
         return {

@@ -100,9 +100,10 @@ class Layout:
         for path in self.leftovers():
             path.unlink(missing_ok=True)
 
-    def reachable(self) -> Iterator[str]:
-        """Yield the digest of every blob that the index names, in any way."""
-        waiting = [(entry["digest"], entry.get("mediaType")) for entry in self.entries()]
+    def reachable(self, entries: Sequence[Mapping[str, Any]] | None = None) -> Iterator[str]:
+        """Yield the digest of every blob that the entries (default: the index's) name."""
+        chosen = self.entries() if entries is None else entries
+        waiting = [(entry["digest"], entry.get("mediaType")) for entry in chosen]
         while waiting:
             digest, media_type = waiting.pop()
             yield digest

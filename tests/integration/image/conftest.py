@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket as sockets
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from image_packages import PYTHON, fill_channel
+from image_packages import PYTHON, fill_channel, need
 
 from assembler import stack
 from assembler.image.assemble import assemble
@@ -73,3 +76,31 @@ def make_image(tmp_path: Path, image: stack.Image) -> Assemble:
         )
 
     return make
+
+
+@pytest.fixture
+def registry(tmp_path):
+    """A registry on the loopback, ended with the test; the fixture is its host and port."""
+    program = need("docker-registry")
+    with sockets.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "registry.yml").write_text(
+        "version: 0.1\nlog: {level: error}\n"
+        f"storage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}\n"
+        f"http: {{addr: 127.0.0.1:{port}}}\n"
+    )
+    with (tmp_path / "registry.log").open("w") as log:
+        process = subprocess.Popen(
+            [program, "serve", tmp_path / "registry.yml"], stdout=log, stderr=log
+        )
+    try:
+        for _ in range(100):
+            with sockets.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import sys
 import tarfile
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import zstandard
 
 from assembler.channel.records import inspect
@@ -272,3 +274,11 @@ def union(layout: Path, prefix: str) -> dict[str, Facts]:
             here[info.name] = fact
         found.update(here)
     return {name.removeprefix(root): fact for name, fact in found.items()}
+
+
+def need(program: str) -> str:
+    """Return a program's path; the test is skipped where it is not installed."""
+    found = shutil.which(program)
+    if not found:
+        pytest.skip(f"{program} is not installed")
+    return found

@@ -174,6 +174,24 @@ def test_reproduce_needs_the_image_s_lock(project):
     assert "name its lock with --lock" in error
 
 
+def test_sbom_to_a_file_to_stdout_and_attached(project):
+    assembler(project, "image", "--gfx", "gfx942", "--gfx", "all")
+    assembler(project, "sbom", "--tag", "gfx942", "-o", "one.json")
+    bom = json.loads((project / "one.json").read_bytes())
+    names = {component["name"] for component in bom["components"]}
+    assert {"tiny", "kernels-device-gfx942", "libc6"} <= names
+    assert "kernels-device-gfx950" not in names
+    spdx = json.loads(assembler(project, "sbom", "-t", "all", "--format", "spdx").stdout)
+    assert spdx["spdxVersion"] == "SPDX-2.3"
+    statement = json.loads(assembler(project, "sbom", "-t", "all", "--format", "provenance").stdout)
+    assert statement["predicate"]["buildDefinition"]["externalParameters"]["specs"]
+    added = json.loads(assembler(project, "sbom", "--attach", "--json").stdout)["attached"]
+    assert len(added) == 6
+    (first, *_) = images(assembler(project, "image", "--json", "--gfx", "gfx942", "--gfx", "all"))
+    assert first["up_to_date"] is True
+    assert len(Layout(project / "build" / "images" / "tiny").entries()) == 8
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from image_debs import make_base
-from image_packages import Item, installed, lock_of, make_conda, union
+from image_packages import Item, installed, lock_of, make_conda, need, union
 
 from assembler.errors import ImageError, MissingToolError
 from assembler.image.archive import write_archive
@@ -33,13 +33,6 @@ from assembler.sources.store import Store
 pytestmark = pytest.mark.engine
 GREETING = b"hello from the image\n"
 LIMITS = ["nofile=1024:1024", "nproc=1024:1024"]
-
-
-def need(program: str) -> str:
-    found = shutil.which(program)
-    if not found:
-        pytest.skip(f"{program} is not installed")
-    return found
 
 
 def greeter() -> bytes:
@@ -246,34 +239,6 @@ def test_docker_loads_and_runs_the_archive(make_image, runnable, docker):
     assert docker("run", "--rm", "--network", "none", "--read-only", "tiny:latest") == (
         GREETING.decode()
     )
-
-
-@pytest.fixture
-def registry(tmp_path):
-    """A registry on the loopback, ended with the test; the fixture is its host and port."""
-    program = need("docker-registry")
-    with sockets.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    (tmp_path / "registry.yml").write_text(
-        "version: 0.1\nlog: {level: error}\n"
-        f"storage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}\n"
-        f"http: {{addr: 127.0.0.1:{port}}}\n"
-    )
-    with (tmp_path / "registry.log").open("w") as log:
-        process = subprocess.Popen(
-            [program, "serve", tmp_path / "registry.yml"], stdout=log, stderr=log
-        )
-    try:
-        for _ in range(100):
-            with sockets.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def test_a_second_push_sends_nothing(make_image, channel, tmp_path, registry):
