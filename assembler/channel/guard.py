@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from assembler.channel.location import state_folder
-from assembler.errors import BusyError, ChannelError
+from assembler.errors import AssemblerError, BusyError, ChannelError
 from assembler.progress import Progress
 
 GUARD = "guard"
@@ -76,6 +76,20 @@ def _acquire(handle: int, folder: Path, progress: Progress, timeout: float) -> N
 
 
 @contextmanager
+def writing(folder: Path, kind: type[AssemblerError] = ChannelError) -> Iterator[None]:
+    """Turn a refusal to write below ``folder`` inside the block into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise kind(
+            f"{error.filename or folder} cannot be written ({error.strerror})",
+            remedy=f"give yourself the right to write in {folder}",
+        ) from None
+
+
+@contextmanager
 def exclusive(folder: Path, progress: Progress, timeout: float = 600.0) -> Iterator[None]:
     """Hold a channel, or any folder, alone for as long as the block runs.
 
@@ -84,18 +98,14 @@ def exclusive(folder: Path, progress: Progress, timeout: float = 600.0) -> Itera
     enter the same folder's guard again inside the block.
     """
     state = state_folder(folder)
-    try:
+    path = state / GUARD
+    key = (path, os.getpid(), threading.get_ident())
+    if key in _held:
+        yield
+        return
+    with writing(state):
         state.mkdir(parents=True, exist_ok=True)
-        path = state / GUARD
-        key = (path, os.getpid(), threading.get_ident())
-        if key in _held:
-            yield
-            return
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except PermissionError as error:
-        raise ChannelError(
-            f"{error.filename} cannot be written", remedy="give yourself the right to write there"
-        ) from None
     try:
         _acquire(handle, folder, progress, timeout)
         os.ftruncate(handle, 0)

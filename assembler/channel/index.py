@@ -19,7 +19,7 @@ from typing import Any
 
 import zstandard
 
-from assembler.channel.guard import exclusive
+from assembler.channel.guard import exclusive, writing
 from assembler.channel.location import (
     INDEX,
     INDEX_ZST,
@@ -212,7 +212,7 @@ def publish(
     for path, count in Counter(archive.record.path for archive in archives).items():
         if count > 1:
             raise ChannelError(f"{count} packages are called {path}", remedy="publish one of them")
-    with exclusive(channel, progress):
+    with exclusive(channel, progress), writing(channel):
         state = state_folder(channel)
         added = {archive.record.path for archive in archives}
         stale = _paths(channel, {*_read_journal(channel), *remove}) - added
@@ -317,7 +317,7 @@ def repair(channel: Path, progress: Progress | None = None) -> tuple[Problem, ..
     leftovers and what a killed run was removing); the index is made anew from the packages' bytes.
     """
     progress = progress or SilentProgress()
-    with exclusive(channel, progress):
+    with exclusive(channel, progress), writing(channel):
         channel.mkdir(parents=True, exist_ok=True)
         problems = check(channel, progress)
         quarantine = state_folder(channel) / QUARANTINE

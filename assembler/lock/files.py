@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from assembler.channel.guard import writing
 from assembler.errors import LockError
 from assembler.lock import condalock, explicit, pixi
 from assembler.lock.model import Lock
@@ -32,6 +33,11 @@ def write_lock(lock: Lock, folder: Path) -> tuple[str, ...]:
     that would not change are left alone.
     """
     files = render(lock)
+    with writing(folder, LockError):
+        return _write(files, folder)
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> tuple[str, ...]:
     folder.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Path] = {}
     try:

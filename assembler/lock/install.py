@@ -65,6 +65,8 @@ def check_packages(
         path = channel / package.path
         try:
             state = file_state(path)
+            if not path.is_file() or path.is_symlink():
+                return "is not a regular file"
             stamp = stamps.get(package.path)
             if stamp is not None and stamp.state == state:
                 found = str(stamp.entry.get("sha256"))

@@ -142,6 +142,22 @@ def test_a_full_disk_leaves_a_valid_channel(
     assert check(channel) == ()
 
 
+def test_a_channel_that_cannot_be_written_is_a_sentence(
+    tmp_path: Path, channel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(channel, [])
+    new = make_package(tmp_path, "a")
+
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(errno.EROFS, "Read-only file system", str(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        with pytest.raises(ChannelError, match=r"cannot be written \(Read-only"):
+            publish(channel, [new])
+    assert new.exists()
+
+
 def test_same_name_with_new_content_is_noticed(tmp_path: Path, channel: Path) -> None:
     publish(channel, [make_package(tmp_path, "a")])
     before = read_records(channel)[0].sha256

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -130,6 +131,16 @@ def test_a_package_changed_in_place_is_noticed(project: Workspace, locked: Lock)
     (reason,) = check(project).reasons
     assert locked.by_name["zlib"].sha256 in reason.what
     assert "has sha256" in reason.what
+
+
+def test_a_pipe_in_a_packages_place_does_not_hold_the_check(
+    project: Workspace, locked: Lock
+) -> None:
+    path = project.channel / locked.by_name["zlib"].path
+    path.unlink()
+    os.mkfifo(path)
+    (reason,) = check(project).reasons
+    assert reason.what == "is not a regular file"
 
 
 def test_an_absent_package_and_an_absent_channel(project: Workspace, locked: Lock) -> None:
