@@ -58,7 +58,7 @@ def main() -> None:
         environment["SETUPTOOLS_SCM_PRETEND_VERSION"] = options.version
     command = [options.python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     command += ["--disable-pip-version-check", "--verbose", "--wheel-dir", "dist"]
-    done = subprocess.run([*command, str(TREE / options.folder)], env=environment, check=False)
+    done = subprocess.run([*command, f"./{TREE / options.folder}"], env=environment, check=False)
     sys.exit(done.returncode)
 
 
