@@ -151,7 +151,7 @@ class Builder:
         """
         started = time.monotonic()
         with exclusive(self._workspace.channel, self._progress):
-            repair(self._workspace.channel, self._progress)
+            repair(self._workspace.channel, self._progress, whole=False)
             stack = read_recipes(self._workspace, self._profile)
             found = plan_stack(self._workspace, stack, self._profile, self._machine)
             result = BuildResult(found.select(only, up_to))

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-import yaml
 
 from assembler.build.keys import SCRIPTS, SourceFile, recipe_inputs
 from assembler.build.needs import Machine, Needs, read_needs
 from assembler.build.normal import read_stamp
 from assembler.build.plan import BuildPlan, make_plan
-from assembler.build.recipes import Recipe, Rendered, render
+from assembler.build.recipes import Recipe, Rendered, dump_yaml, render
 from assembler.build.requirements import conda_requirements
 from assembler.build.wheels import WheelMetadata, matching_rules, wheel_recipe
 from assembler.digest import sha256_file
@@ -73,9 +72,7 @@ def _source_files(
 
 def _write(file: Path, recipe: Mapping[str, Any]) -> None:
     """Write a derived recipe when it differs from the one that is there."""
-    _write_text(
-        file, yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=10_000)
-    )
+    _write_text(file, dump_yaml(recipe))
 
 
 def _write_text(file: Path, text: str) -> None:

@@ -289,10 +289,14 @@ def _index_problems(channel: Path, found: Survey) -> list[Problem]:
     return problems
 
 
-def check(channel: Path, progress: Progress | None = None) -> tuple[Problem, ...]:
+def check(
+    channel: Path, progress: Progress | None = None, *, whole: bool = True
+) -> tuple[Problem, ...]:
     """Read every package of the channel whole and compare it with the index; change nothing.
 
-    Raises ChannelError when there is no such folder.
+    With ``whole`` false, packages whose size, time and inode are those of the last publication are
+    taken as they were then: what a build needs to know, in milliseconds. Raises ChannelError when
+    there is no such folder.
     """
     progress = progress or SilentProgress()
     if not channel.is_dir():
@@ -303,15 +307,18 @@ def check(channel: Path, progress: Progress | None = None) -> tuple[Problem, ...
         owed = _read_journal(channel)
         count = sum(1 for subdir in subdirs(channel) for _ in (channel / subdir).glob("*"))
         with progress.task("reading the channel", count) as task:
-            found = survey(channel, {}, seen=lambda _: task.advance())
+            known = {} if whole else read_stamps(channel)
+            found = survey(channel, known, seen=lambda _: task.advance())
         problems = [*found.problems, *_index_problems(channel, found)]
         problems = [problem for problem in problems if problem.path not in owed]
         problems += [Problem(path, "unfinished", "was to be removed") for path in owed]
     return tuple(sorted(problems))
 
 
-def repair(channel: Path, progress: Progress | None = None) -> tuple[Problem, ...]:
-    """Make the channel whole again and return what was wrong with it.
+def repair(
+    channel: Path, progress: Progress | None = None, *, whole: bool = True
+) -> tuple[Problem, ...]:
+    """Make the channel whole again and return what was wrong with it (``whole`` as in ``check``).
 
     Damaged and foreign files go to the quarantine in the state folder (nothing is deleted but
     leftovers and what a killed run was removing); the index is made anew from the packages' bytes.
@@ -319,7 +326,7 @@ def repair(channel: Path, progress: Progress | None = None) -> tuple[Problem, ..
     progress = progress or SilentProgress()
     with exclusive(channel, progress), writing(channel):
         channel.mkdir(parents=True, exist_ok=True)
-        problems = check(channel, progress)
+        problems = check(channel, progress, whole=whole)
         quarantine = state_folder(channel) / QUARANTINE
         for problem in problems:
             if problem.kind in ("damaged", "foreign"):
