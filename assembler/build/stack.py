@@ -70,7 +70,7 @@ def _source_files(
     return tuple(found[name] for name in sorted(found)), lacks
 
 
-def _write(file: Path, recipe: Mapping[str, Any]) -> None:
+def _write(file: Path, recipe: dict[str, Any]) -> None:
     """Write a derived recipe when it differs from the one that is there."""
     _write_text(file, dump_yaml(recipe))
 
