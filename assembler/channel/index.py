@@ -28,7 +28,7 @@ from assembler.channel.location import (
     is_package,
     state_folder,
 )
-from assembler.channel.records import Archive, Record, fsync, inspect
+from assembler.channel.records import Archive, Record, inspect
 from assembler.channel.scan import (
     STAMPS,
     Problem,
@@ -43,6 +43,7 @@ from assembler.channel.scan import (
 from assembler.digest import sha256_file
 from assembler.errors import ChannelError, HashMismatchError
 from assembler.progress import Progress, SilentProgress
+from assembler.sources.store import sync_file
 
 JOURNAL = "journal.json"
 QUARANTINE = "quarantine"
@@ -148,7 +149,7 @@ def _write_index(channel: Path, found: Survey) -> None:
             # An index that says the same stays the same file, so that caches of it stay valid.
             if not path.is_file() or path.read_bytes() != content:
                 write_whole(path, content)
-        fsync(folder)
+        sync_file(folder)
 
 
 def _read_journal(channel: Path) -> set[str]:
@@ -169,7 +170,7 @@ def _paths(channel: Path, names: Collection[str]) -> set[str]:
 def _move_in(archive: Archive, channel: Path) -> None:
     target = channel / archive.record.path
     target.parent.mkdir(parents=True, exist_ok=True)
-    fsync(archive.path)
+    sync_file(archive.path)
     try:
         archive.path.replace(target)
     except OSError as error:
@@ -182,7 +183,7 @@ def _move_in(archive: Archive, channel: Path) -> None:
                 raise HashMismatchError(
                     f"{archive.path} changed while it was copied", remedy="run it again"
                 ) from None
-            fsync(part)
+            sync_file(part)
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)

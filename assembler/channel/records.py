@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -213,12 +212,3 @@ def inspect(path: Path) -> Archive:
     if ASSEMBLER_MEMBER in info:
         key = _load(path, ASSEMBLER_MEMBER, info[ASSEMBLER_MEMBER]).get("input_key")
     return Archive(path, entry, str(key) if key is not None else None)
-
-
-def fsync(path: Path) -> None:
-    """Wait until a file's bytes, or a folder's names, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
