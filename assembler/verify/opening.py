@@ -35,12 +35,12 @@ from assembler.verify.oci import (
 from assembler.verify.tree import Entry, Tree
 from assembler.verify.unpack import Unpacker, list_folder, remove_scratch
 
-LIST_FORMAT = 2
+LIST_FORMAT = 3
 LIST_FILE = "entries.json"
 PARTIAL = ".unpacking-"
 TAR_MAGIC_AT, TAR_MAGIC = 257, b"ustar"
 CONDA_SUBDIRS = ("noarch", "linux-64")
-MOUNT_POINTS = ("dev", "proc", "sys", "tmp")
+MOUNT_POINTS = {"dev": 0o755, "proc": 0o555, "sys": 0o555, "tmp": 0o1777}
 """Folders that container engines make when an image lacks them; in the copy, not in the list."""
 _counter = itertools.count()
 
@@ -157,9 +157,9 @@ def _unpack_image(image: OciImage, place: Path, progress: Progress) -> dict[str,
             for position in range(len(image.layers)):
                 with image.layer(position) as stream:
                     unpacker.add_tar(stream, layer=position)
+            unpacker.finish()
             _write_list(partial, unpacker.entries)
-            for mount_point in MOUNT_POINTS:
-                (partial / "root" / mount_point).mkdir(exist_ok=True)
+            _make_mount_points(partial / "root")
             # The sandboxed user must be able to walk in; the root's own mode is 0755 in images.
             partial.chmod(0o755)
             (partial / "root").chmod(0o755)
@@ -168,6 +168,13 @@ def _unpack_image(image: OciImage, place: Path, progress: Progress) -> dict[str,
         remove_scratch(partial)
         raise
     return unpacker.entries
+
+
+def _make_mount_points(root: Path) -> None:
+    for name, mode in MOUNT_POINTS.items():
+        if not (root / name).is_symlink():
+            (root / name).mkdir(exist_ok=True)
+            (root / name).chmod(mode)
 
 
 @contextmanager

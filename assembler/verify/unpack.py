@@ -43,7 +43,7 @@ class Unpacker:
     def add_tar(self, stream: IO[bytes], *, layer: int = 0) -> None:
         """Apply one layer, an uncompressed tar stream; ImageError when it is damaged."""
         try:
-            with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as archive:
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK, errorlevel=2) as archive:
                 for member in archive:
                     self._add_member(archive, member, layer)
         except (tarfile.TarError, EOFError) as error:
@@ -101,6 +101,23 @@ class Unpacker:
         else:
             self._prepare(entry)
             self._list(entry)
+
+    def finish(self) -> None:
+        """Give folders the modes and owners that were listed, deepest first.
+
+        Only now, since a folder that is closed could not have been filled. Without root, folders
+        and files stay readable for the caller.
+        """
+        for path in sorted(self.entries, key=len, reverse=True):
+            entry = self.entries[path]
+            if entry.kind != "directory":
+                continue
+            place = self.root / path
+            if self._own:
+                os.chown(place, entry.uid, entry.gid)
+                place.chmod(entry.mode & 0o1777)
+            else:
+                place.chmod(entry.mode & 0o1777 | stat.S_IRWXU)
 
     # -- single entries ----------------------------------------------------------------------
 

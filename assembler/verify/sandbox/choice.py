@@ -63,7 +63,6 @@ def _trials(names: list[str]) -> Iterator[Trial]:
                 if not trouble:
                     yield Trial(name, candidate)
                     break
-                remove_scratch(folder / "podman")
             else:
                 yield Trial(name, None, trouble)
     finally:
@@ -84,7 +83,7 @@ def _candidates(name: str) -> tuple[tuple[Sandbox, ...], str]:
             check=False, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         return ((Docker(),), "") if done.returncode == 0 else ((), "its daemon does not answer")
-    return tuple(Podman(flags) for flags in podman.FLAG_SETS), ""
+    return tuple(Podman(*flags) for flags in podman.FLAG_SETS), ""
 
 
 def _try(sandbox: Sandbox, tree: Tree) -> str:

@@ -1,8 +1,8 @@
-"""Runs programs in an image with podman, from a store of its own beside the unpacked copy.
+"""Runs programs in an unpacked image with podman, the copy beneath an overlay of its own.
 
-Which global flags podman needs differs by machine (cgroup manager, runtime, storage driver), so
-they are found by trying the sets below in order. Limits are set to this process's own, since
-podman's defaults may be above what the machine permits.
+Which global flags podman needs differs by machine (cgroup manager, runtime, overlays), so they
+are found by trying the sets below in order. The image is not copied into podman's storage: its
+unpacked file system is the container's root, and what its configuration says is given as options.
 """
 
 from __future__ import annotations
@@ -16,25 +16,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from assembler.digest import sha256_bytes
 from assembler.errors import ImageError
 from assembler.verify.sandbox.base import Command, Session, host_environment
 from assembler.verify.tree import Tree
-from assembler.verify.unpack import remove_scratch, unmount, unmount_below
+from assembler.verify.unpack import remove_scratch, unmount
 
-FLAG_SETS: tuple[tuple[str, ...], ...] = (
-    ("--cgroup-manager=cgroupfs", "--events-backend=file"),
-    ("--cgroup-manager=cgroupfs", "--events-backend=file", "--runtime=runc"),
-    (
-        "--cgroup-manager=cgroupfs",
-        "--events-backend=file",
-        "--runtime=runc",
-        "--storage-driver=vfs",
-    ),
+COMMON = ("--cgroup-manager=cgroupfs", "--events-backend=file")
+FLAG_SETS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (COMMON, ":O"),
+    ((*COMMON, "--runtime=runc"), ":O"),
+    ((*COMMON, "--runtime=runc", "--storage-driver=vfs"), ""),
 )
-TAG = "localhost/under-verification"
-
-
+"""Global flags, and the suffix of --rootfs: ``:O`` keeps mount points out of the unpacked copy."""
 MOST_FILES, MOST_PROCESSES = 65536, 4096
 """Limits for the program; podman cannot raise them above its own, which it lowers at its start."""
 
@@ -49,26 +42,28 @@ def run_flags() -> list[str]:
     nofile = _limit(resource.RLIMIT_NOFILE, MOST_FILES)
     nproc = _limit(resource.RLIMIT_NPROC, MOST_PROCESSES)
     return [
-        "--rm", "--pull=never", "--network=none", "--read-only", "--read-only-tmpfs=false",
+        "--rm", "--network=none", "--no-hosts", "--read-only", "--read-only-tmpfs=false",
         "--cap-drop=all", "--security-opt=no-new-privileges",
-        "--tmpfs=/tmp", f"--ulimit=nofile={nofile}:{nofile}", f"--ulimit=nproc={nproc}:{nproc}",
+        # The tmpfs has the mode of the folder below it, whatever mode= says.
+        "--tmpfs=/tmp:notmpcopyup",
+        f"--ulimit=nofile={nofile}:{nofile}", f"--ulimit=nproc={nproc}:{nproc}",
     ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PodmanSession:
-    """An image in podman's store; environment and user come from the image's configuration."""
+    """One unpacked image, and podman with a storage of its own."""
 
     engine: tuple[str, ...]
-    image: str
+    rootfs: str
 
     def command_line(self, command: Command) -> list[str]:
         """Return the podman run command line."""
-        extra = [f"--env={name}={value}" for name, value in command.extra_env.items()]
+        env = [f"--env={name}={value}" for name, value in command.environment.items()]
         return [
-            *self.engine, "run", *run_flags(), *extra, f"--timeout={int(command.timeout) + 1}",
-            f"--workdir={command.workdir}", f"--entrypoint={command.argv[0]}",
-            self.image, *command.argv[1:],
+            *self.engine, "run", *run_flags(), *env, f"--timeout={int(command.timeout) + 1}",
+            f"--user={command.user[0]}:{command.user[1]}", f"--workdir={command.workdir}",
+            "--rootfs", self.rootfs, *command.argv,
         ]  # fmt: skip
 
 
@@ -77,6 +72,7 @@ class Podman:
     """podman with the flags that work here."""
 
     flags: tuple[str, ...]
+    suffix: str
     name: str = "podman"
     traceable: bool = True
 
@@ -88,80 +84,44 @@ class Podman:
 
     @contextmanager
     def session(self, tree: Tree) -> Iterator[Session]:
-        """Pull the image's layout into a store beside its unpacked copy (kept with the copy)."""
-        store = tree.root.parent / "podman"
-        engine = ("podman", f"--root={store}", f"--runroot={run_folder(store)}", *self.flags)
-        if _call(engine, "image", "exists", TAG).returncode != 0:
-            pulled = _call(engine, "pull", "--quiet", source(tree, run_folder(store)))
-            if pulled.returncode != 0:
-                raise ImageError(
-                    f"podman does not accept {tree.label} ({last_line(pulled.stderr)})",
-                    remedy="make the image again, or choose another sandbox with --sandbox",
-                )
-            _call(engine, "tag", pulled.stdout.strip().splitlines()[-1], TAG)
-        try:
-            yield PodmanSession(engine, TAG)
-        finally:
-            # A program whose time was up may run on under its monitor.
-            _call(engine, "rm", "--all", "--force", "--time=0")
-            remove_scratch(run_folder(store))
-            _release(store)
-            unmount_below(store)  # podman leaves its overlay folder mounted
+        """Give podman a storage for the length of the block; nothing of it stays."""
+        root = str(tree.root.absolute())
+        if ":" in root:
+            raise ImageError(
+                f"podman cannot take a root folder with a colon in its path ({root})",
+                remedy="name another folder with --scratch, or another sandbox with --sandbox",
+            )
+        # podman refuses storage paths of more than 50 characters.
+        with storage() as folder:
+            engine = (
+                "podman", f"--root={folder}/s", f"--runroot={folder}/r", *self.flags,
+            )  # fmt: skip
+            try:
+                yield PodmanSession(engine, root + self.suffix)
+            finally:
+                # A program whose time was up may run on under its monitor.
+                _quietly(*engine, "rm", "--all", "--force", "--time=0")
 
 
-def _release(store: Path) -> None:
-    """Leave nothing that would keep its owner from removing the store.
+@contextmanager
+def storage() -> Iterator[Path]:
+    """Make a folder for podman's storage and remove it with all that podman mounts there.
 
-    podman keeps the store's folder mounted; without root, its files belong to subordinate users,
-    so the store has to go at once.
+    Without root, its files belong to subordinate users whom only podman may act for.
     """
-    unmount(store)
-    if os.geteuid() != 0:
-        subprocess.run(
-            ["podman", "unshare", "rm", "-rf", str(store)],
-            check=False,
-            capture_output=True,
-            env=host_environment(),
-        )
+    folder = Path(tempfile.mkdtemp(prefix="asm-"))
+    try:
+        yield folder
+    finally:
+        unmount(folder)
+        if os.geteuid() != 0:
+            _quietly("podman", "unshare", "rm", "-rf", str(folder))
+        remove_scratch(folder)
 
 
-def run_folder(store: Path) -> Path:
-    """Return podman's folder for what lives as long as a run.
-
-    Its path may have at most 50 characters and belongs to the store for ever (podman records it),
-    so it is named by the store's path, in the machine's folder for such things.
-    """
-    name = f"asm-{os.getuid()}-{sha256_bytes(str(store).encode())[:8]}"
-    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / name
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise ImageError(
-            f"{folder} belongs to somebody else", remedy="remove it or set TMPDIR to another folder"
-        )
-    return folder
-
-
-def source(tree: Tree, folder: Path) -> str:
-    """Return the image's place as containers-transports(5) spells it.
-
-    That spelling has no room for spaces and colons in paths, so a link in ``folder`` stands in.
-    """
-    kind = "oci" if tree.origin.is_dir() else "oci-archive"
-    name = tree.image.reference if tree.image is not None else None
-    link = folder / "image"
-    link.unlink(missing_ok=True)
-    link.symlink_to(tree.origin.absolute())
-    return f"{kind}:{link}" + (f":{name}" if name else "")
-
-
-def _call(engine: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*engine, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env=host_environment(),
+def _quietly(*line: str) -> None:
+    subprocess.run(
+        line, check=False, capture_output=True, stdin=subprocess.DEVNULL, env=host_environment()
     )
 
 

@@ -82,6 +82,7 @@ def write_tree(folder: Path) -> Tree:
     place.chmod(0o755)
     for path in (folder, root, root / "bin"):
         path.chmod(0o755)
+    (root / "tmp").chmod(0o1777)
     return Tree(
         label="probe",
         kind="image",

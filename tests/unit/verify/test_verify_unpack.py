@@ -111,8 +111,16 @@ def test_a_cut_off_tar_is_damage(cut: int, tmp_path: Path) -> None:
         Unpacker(tmp_path).add_tar(io.BytesIO(data[:cut]))
 
 
+def test_folders_get_their_modes_once_they_are_full(tmp_path: Path) -> None:
+    done = apply(tmp_path, {"d": Item(mode=0o500), "d/e": Item(mode=0o1777), "d/e/f": "x"})
+    done.finish()
+    kept = 0o500 if os.geteuid() == 0 else 0o700
+    assert (tmp_path / "d").stat().st_mode & 0o7777 == kept
+    assert (tmp_path / "d/e").stat().st_mode & 0o7777 == 0o1777
+
+
 def test_scratch_with_closed_folders_is_removed(tmp_path: Path) -> None:
-    apply(tmp_path / "root", {"d": Item(mode=0o000), "e/f": "x", "e": Item(mode=0o500)})
+    apply(tmp_path / "root", {"d": Item(mode=0o000), "e/f": "x", "e": Item(mode=0o500)}).finish()
     remove_scratch(tmp_path / "root")
     assert not (tmp_path / "root").exists()
     remove_scratch(tmp_path / "root")
