@@ -122,6 +122,7 @@ def _copy_files(
     source: tarfile.TarFile, target: tarfile.TarFile, paths: dict[str, dict[str, Any]]
 ) -> None:
     previous: list[str] = []
+    renewed: dict[str, str] = {}
     for member in source:
         if member.isdir():
             continue
@@ -144,11 +145,15 @@ def _copy_files(
         executable = bool(member.mode & 0o111)
         if "prefix_placeholder" in path:
             data = _replaced(path, stream.read())
-            path["sha256"] = hashlib.sha256(data).hexdigest()
+            sha256 = hashlib.sha256(data).hexdigest()
+            renewed[path["sha256"]], path["sha256"] = sha256, sha256
             path["size_in_bytes"] = len(data)
             target.addfile(_member(member.name, len(data), executable=executable), io.BytesIO(data))
         else:
             target.addfile(_member(member.name, member.size, executable=executable), stream)
+    for path in paths.values():
+        if path.get("path_type") == "softlink" and path.get("sha256") in renewed:
+            path["sha256"] = renewed[path["sha256"]]  # a link has the digest of what it leads to
 
 
 def _write_info(tar: tarfile.TarFile, files: dict[str, bytes]) -> None:
