@@ -6,8 +6,11 @@ import hashlib
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -65,9 +68,16 @@ def code(llvm: Llvm, build: Build) -> Code:
     )
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder and says nothing."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Do nothing."""
+
+
 @pytest.fixture(scope="session")
-def forge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A channel in conda-forge's place: its python is this one, everything else is empty."""
+def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A channel in conda-forge's place, served: its python is this one, all else is empty."""
     folder = tmp_path_factory.mktemp("forge")
     packages = []
     for name, version in FORGE.items():
@@ -94,7 +104,14 @@ def forge(tmp_path_factory: pytest.TempPathFactory) -> Path:
         packages.append(made / f"{name}-{version}-{build_string}.conda")
     channel = folder / "channel"
     publish(channel, packages, progress=SilentProgress())
-    return channel
+    handler = partial(Quiet, directory=str(channel))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def repin(workspace: Workspace, artefacts: Iterable[Artefact]) -> None:
@@ -121,14 +138,14 @@ Project = Callable[..., Workspace]
 
 
 @pytest.fixture(scope="session")
-def make_project(forge: Path, code: Code, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def make_project(forge: str, code: Code, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Make a checkout of the real recipes whose sources are stand-ins."""
     patch = (ROOT / PATCH).read_text()
 
     def make(root: Path) -> Workspace:
         shutil.copytree(ROOT / "recipes", root / "recipes")
         text = (ROOT / "stack.toml").read_text()
-        text = text.replace('channels = ["conda-forge"]', f'channels = ["{forge.as_uri()}"]')
+        text = text.replace('channels = ["conda-forge"]', f'channels = ["{forge}"]')
         # An image of packages alone: Debian's are no part of this.
         text = re.sub(r"packages = \[[^]]*\]", "packages = []", text)
         (root / "stack.toml").write_text(text)

@@ -86,7 +86,7 @@ def wheel(
 
 
 def fat_torch(code: Code, version: str, tag: str) -> Artefact:
-    """PyTorch for ROCm 7.2: everything in one wheel, files of single targets spelled as upstream."""
+    """PyTorch for ROCm 7.2: all in one wheel, files of single targets spelled as upstream."""
     files: dict[str, bytes | str] = {
         "torch/__init__.py": "from torch.version import __version__\n",
         "torch/version.py": f"__version__ = {version!r}\nhip = '7.2'\n",
