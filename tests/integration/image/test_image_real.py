@@ -104,5 +104,5 @@ def test_the_image_is_the_install(workspace, tmp_path):
     ours = {name: fact for name, fact in image_facts(layout, entry) if wanted(name)}
     theirs = {name: fact for name, fact in install_facts(tmp_path / "prefix") if wanted(name)}
     assert len(ours) > 10_000
-    assert {name for name in ours.keys() ^ theirs.keys()} == set()
+    assert set(ours.keys() ^ theirs.keys()) == set()
     assert [name for name in ours if ours[name] != theirs[name]] == []
