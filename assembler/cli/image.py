@@ -6,6 +6,7 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO
 
 import click
 from rich.filesize import decimal
@@ -18,7 +19,9 @@ from assembler.image.compression import Codec
 from assembler.image.epoch import Epoch
 from assembler.image.layout import Layout
 from assembler.image.plan import DEFAULT_BUDGET
+from assembler.image.reproduction import find_entry
 from assembler.image.request import ImageResult, LayerPreview, Options, Request
+from assembler.image.rootfs import write_rootfs
 from assembler.image.selection import requests
 from assembler.lock.files import read_lock
 from assembler.sources.store import Store
@@ -35,11 +38,12 @@ def cache_folder(session: Session) -> Path:
 @click.option("-t", "--tag", metavar="TAG", help="The image's tag [latest, or the target].")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, allow_dash=True),
-    help="Layout folder, or archive file (- for stdout) with --format archive.",
+    help="Layout folder, or the tar (- for stdout).",
 )  # fmt: skip
 @click.option(
-    "--format", "form", type=click.Choice(["oci", "archive"]), default="oci",
-    help="OCI layout, or one tar that every engine loads.", show_default=True,
+    "--format", "form", type=click.Choice(["oci", "archive", "rootfs"]), default="oci",
+    show_default=True,
+    help="OCI layout, one tar that every engine loads, or a flat tar of the file system.",
 )  # fmt: skip
 @click.option(
     "--compression", type=click.Choice(["zstd", "gzip"]), default="zstd", show_default=True,
@@ -76,7 +80,7 @@ def command(
         epoch=Epoch.from_environment(),
         jobs=jobs,
     )
-    layout = workspace.image_layout(profile) if form == "archive" or not output else output
+    layout = workspace.image_layout(profile) if form != "oci" or not output else output
     if only_plan:
         _show_plan(session, wanted, layout, options)
         return
@@ -97,21 +101,40 @@ def command(
         options=options,
     )
     seconds = time.monotonic() - started
-    if form == "archive":
-        place = output or layout.with_name(f"{layout.name}.tar")
-        if str(place) == "-":
-            write_archive(Layout(layout), sys.stdout.buffer, session.progress)
-            return
-        with archive_file(place) as sink:
-            write_archive(Layout(layout), sink, session.progress)
-        session.show(
-            {"archive": str(place), "images": [result.as_dict() for result in results]},
-            f"{place}\n" + "\n".join(describe(result, seconds) for result in results),
-        )
+    if form != "oci":
+        _write_tar(session, results, form, output)
         return
     session.show(
         {"images": [result.as_dict() for result in results], "seconds": round(seconds, 3)},
         "\n".join(describe(result, seconds) for result in results),
+    )
+
+
+def _write_tar(
+    session: Session, results: tuple[ImageResult, ...], form: str, output: Path | None
+) -> None:
+    """Write the archive or the file system of what was just assembled."""
+    layout = Layout(results[0].layout)
+    if form == "rootfs" and len(results) > 1:
+        raise ConfigError("several images have no one file system", remedy="give one --gfx")
+
+    def write(sink: IO[bytes]) -> None:
+        if form == "rootfs":
+            write_rootfs(layout, find_entry(layout, results[0].tag), sink, session.progress)
+        else:
+            write_archive(layout, sink, session.progress)
+
+    suffix = ".rootfs.tar" if form == "rootfs" else ".tar"
+    place = output or layout.path.with_name(f"{layout.path.name}{suffix}")
+    if str(place) == "-":
+        write(sys.stdout.buffer)
+        return
+    with archive_file(place) as sink:
+        write(sink)
+    digests = "\n".join(f"{result.name}:{result.tag} {result.digest}" for result in results)
+    session.show(
+        {"archive": str(place), "images": [result.as_dict() for result in results]},
+        f"{place}\n{digests}",
     )
 
 

@@ -121,6 +121,19 @@ def test_archive_to_a_file_and_to_a_pipe(project):
     assert entry["annotations"]["io.containerd.image.name"] == "docker.io/library/tiny:latest"
 
 
+def test_the_file_system_as_one_tar(project):
+    assembler(project, "image", "--format", "rootfs", "-o", "root.tar")
+    piped = assembler(project, "image", "--format", "rootfs", "-o", "-", "-q").stdout
+    assert piped == (project / "root.tar").read_bytes()
+    with tarfile.open(fileobj=io.BytesIO(piped)) as archive:
+        found = {info.name: info for info in archive}
+        assert len(found) == len(archive.getnames())
+    assert {"usr/lib/os-release", "opt/atom/bin/tiny", "tmp", "home/nonroot"} <= set(found)
+    assert found["lib64"].issym()
+    assert found["tmp"].mode == 0o1777
+    assert found["home/nonroot"].uid == 65532
+
+
 def test_several_targets_share_their_host_layers(project):
     done = assembler(project, "image", "--json", "--gfx", "gfx942", "--gfx", "gfx950",
                      "--gfx", "all")  # fmt: skip
