@@ -41,6 +41,9 @@ class Denied(_Data):
     paths: tuple[str, ...] = Field(
         default=(), description="shell patterns for the whole path; * also matches /"
     )
+    except_paths: tuple[str, ...] = Field(
+        default=(), description="shell patterns for whole paths that are no such files"
+    )
     executable: bool = Field(
         default=False, description="only files that somebody may execute, or links to such"
     )

@@ -62,6 +62,8 @@ def find_files(tree: Tree, denied: Sequence[Denied]) -> Iterator[Finding]:
 def _covers(rule: Denied, tree: Tree, entry: Entry) -> bool:
     if not (matches(entry.name, rule.names) or (rule.paths and matches(entry.path, rule.paths))):
         return False
+    if matches(entry.path, rule.except_paths):
+        return False
     if rule.folders:
         return entry.kind == "directory"
     if entry.kind == "directory":

@@ -238,6 +238,18 @@ def test_a_denied_name_counts_only_when_it_can_be_executed(tmp_path: Path) -> No
     assert judge("no-compilation", tmp_path, {**CLEAN, **files}).findings == ()
 
 
+def test_folders_of_tests_are_told_and_those_of_license_texts_are_not(tmp_path: Path) -> None:
+    site = "opt/atom/lib/python3.11/site-packages"
+    files: Files = {
+        f"{site}/pkg/tests/a.py": "x",
+        f"{site}/pkg-1.dist-info/licenses/vendored/tests/LICENSE": "x",
+    }
+    result = judge("no-compilation", tmp_path, {**CLEAN, **files})
+    assert [(one.id, one.subject) for one in result.findings] == [
+        ("no-compilation/test-suite", f"{site}/pkg/tests")
+    ]
+
+
 def test_a_link_to_a_compiler_is_one(tmp_path: Path) -> None:
     files: Files = {"usr/bin/x": Item(b"x", mode=0o755), "usr/bin/cc": Item(target="x")}
     (finding,) = judge("no-compilation", tmp_path, {**CLEAN, **files}).findings
