@@ -22,6 +22,7 @@ from typing import Any
 from assembler.errors import ConfigError, SourceUnavailableError
 from assembler.sources.conda_names import normal
 
+_PLACES = ("index-url", "extra-index-url", "find-links", "no-index")
 _SECTIONS = ("global", "install", "download", ":env:")
 _NOT_FOUND = re.compile(
     r"(?:No matching distribution found for|Could not install requirement) ([A-Za-z0-9._-]+)"
@@ -119,7 +120,7 @@ def _environment() -> dict[str, str]:
 
 def _run(arguments: Sequence[str], *, alone: bool = False) -> subprocess.CompletedProcess[str]:
     """Run pip; ``alone`` puts every other place than the one on the command line out of force."""
-    places = {"PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "PIP_NO_INDEX": "0"} if alone else {}
+    places = _without_places(settings()) if alone else {}
     return subprocess.run(
         [sys.executable, "-m", "pip", *arguments],
         env=_environment() | places,
@@ -130,6 +131,20 @@ def _run(arguments: Sequence[str], *, alone: bool = False) -> subprocess.Complet
         check=False,
         stdin=subprocess.DEVNULL,
     )
+
+
+def _without_places(values: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with the user's settings (proxy, certificates) but none of their places.
+
+    A configured extra index cannot be taken back on the command line, so no file is read at all.
+    """
+    variables = {
+        f"PIP_{key.upper().replace('-', '_')}": " ".join(value.split())
+        for key, value in values.items()
+        if key not in _PLACES
+    }
+    gone = {f"PIP_{key.upper().replace('-', '_')}": "" for key in _PLACES}
+    return variables | gone | {"PIP_NO_INDEX": "0", "PIP_CONFIG_FILE": os.devnull}
 
 
 def _check_pip(result: subprocess.CompletedProcess[str]) -> None:

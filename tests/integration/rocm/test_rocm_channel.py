@@ -1,4 +1,4 @@
-"""The whole rocm profile, ROCm 7.2: channel, lock, and images for one target, the other, and both."""
+"""The whole rocm profile, ROCm 7.2: channel, lock, and images for each target and for both."""
 
 from __future__ import annotations
 
