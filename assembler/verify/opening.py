@@ -8,13 +8,12 @@ that goes away after its gates.
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import json
 import os
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -22,8 +21,9 @@ from typing import IO, cast
 import zstandard
 
 from assembler.digest import sha256_file
-from assembler.errors import ImageError, NoSpaceError, VerifyError
+from assembler.errors import BusyError, ImageError, NoSpaceError, VerifyError
 from assembler.progress import Progress
+from assembler.verify.copies import LIST_FILE, LIST_HEAD, PARTIAL, drop_unused, hold
 from assembler.verify.oci import (
     Blobs,
     LayoutArchive,
@@ -35,9 +35,7 @@ from assembler.verify.oci import (
 from assembler.verify.tree import Entry, Tree
 from assembler.verify.unpack import Unpacker, list_folder, remove_scratch
 
-LIST_FORMAT = 3
-LIST_FILE = "entries.json"
-PARTIAL = ".unpacking-"
+ATTEMPTS = 3
 TAR_MAGIC_AT, TAR_MAGIC = 257, b"ustar"
 CONDA_SUBDIRS = ("noarch", "linux-64")
 MOUNT_POINTS = {"dev": 0o755, "proc": 0o555, "sys": 0o555, "tmp": 0o1777}
@@ -125,12 +123,19 @@ def open_image(image: OciImage, scratch: Path, progress: Progress) -> Iterator[T
     The unpacked copy is locked (shared) for the length of the block, so that no other run drops it.
     """
     place = scratch / image.manifest.digest.partition(":")[2]
-    entries = _read_list(place)
-    if entries is None:
-        drop_unused(scratch)
-        entries = _unpack_image(image, place, progress)
-    with (place / LIST_FILE).open("rb") as held:
-        fcntl.flock(held, fcntl.LOCK_SH)
+    for _ in range(ATTEMPTS):
+        lock = hold(place)
+        if lock is None:
+            drop_unused(scratch)
+            lock = _unpack_image(image, place, progress)
+        if lock is not None:
+            break
+    else:
+        raise BusyError(
+            f"other processes keep making and removing {place}", remedy="run it again by itself"
+        )
+    try:
+        entries = _read_list(place)
         yield Tree(
             label=str(image.path),
             kind="image",
@@ -142,12 +147,16 @@ def open_image(image: OciImage, scratch: Path, progress: Progress) -> Iterator[T
             image=image,
             prefix=_find_prefix(entries),
         )
+    finally:
+        os.close(lock)
 
 
-def _unpack_image(image: OciImage, place: Path, progress: Progress) -> dict[str, Entry]:
+def _unpack_image(image: OciImage, place: Path, progress: Progress) -> int | None:
+    """Unpack an image to ``place`` and hold it; None when another process was faster."""
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f"{PARTIAL}{place.name[:16]}-{os.getpid()}")
     remove_scratch(partial)
+    lock: int | None = None
     try:
         with (
             _room_for(f"the image {image.path}", place.parent),
@@ -163,11 +172,17 @@ def _unpack_image(image: OciImage, place: Path, progress: Progress) -> dict[str,
             # The sandboxed user must be able to walk in; the root's own mode is 0755 in images.
             partial.chmod(0o755)
             (partial / "root").chmod(0o755)
+        lock = hold(partial)
         partial.rename(place)
-    except BaseException:
+    except OSError as error:
+        if lock is not None:
+            os.close(lock)
+        if lock is None or error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        return None
+    finally:
         remove_scratch(partial)
-        raise
-    return unpacker.entries
+    return lock
 
 
 def _make_mount_points(root: Path) -> None:
@@ -190,38 +205,18 @@ def _room_for(what: str, scratch: Path) -> Iterator[None]:
         ) from None
 
 
-def drop_unused(scratch: Path) -> None:
-    """Remove unpacked copies that no running process has open, and what killed runs left."""
-    if not scratch.is_dir():
-        return
-    for folder in scratch.iterdir():
-        owner = folder.name.rpartition("-")[2]
-        if folder.name.startswith(PARTIAL) and owner.isdigit():
-            if not Path(f"/proc/{owner}").exists():
-                remove_scratch(folder)
-        elif (folder / LIST_FILE).is_file():
-            with (folder / LIST_FILE).open("rb") as held, suppress(BlockingIOError):
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_scratch(folder)
-
-
 def _write_list(place: Path, entries: dict[str, Entry]) -> None:
+    """Write what was unpacked: a line that names the format, then one JSON line."""
     rows = [
         [e.path, e.kind, e.mode, e.size, e.target, e.hardlink, e.uid, e.gid, e.mtime, e.layer]
         for e in entries.values()
     ]
-    text = json.dumps({"format": LIST_FORMAT, "entries": rows})
-    (place / LIST_FILE).write_text(text, encoding="utf-8")
+    (place / LIST_FILE).write_bytes(LIST_HEAD + json.dumps(rows).encode())
 
 
-def _read_list(place: Path) -> dict[str, Entry] | None:
-    try:
-        data = json.loads((place / LIST_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if data.get("format") != LIST_FORMAT:
-        return None
-    return {row[0]: Entry(*row) for row in data["entries"]}
+def _read_list(place: Path) -> dict[str, Entry]:
+    data = (place / LIST_FILE).read_bytes().removeprefix(LIST_HEAD)
+    return {row[0]: Entry(*row) for row in json.loads(data)}
 
 
 def _find_prefix(entries: dict[str, Entry]) -> str | None:

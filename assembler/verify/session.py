@@ -116,19 +116,23 @@ def verify(request: Request, progress: Progress) -> Report:
 def _verify_subject(
     subject: Subject, request: Request, gates: Sequence[Gate], progress: Progress
 ) -> SubjectReport:
-    with open_tree(subject, request.scratch, progress) as tree:
+    with (
+        open_tree(subject, request.scratch, progress) as tree,
+        progress.task(f"verify {subject.path.name}", total=len(gates)) as task,
+    ):
         runs: smoke.SmokeRuns | None = None
         results: list[GateResult] = []
         for gate in gates:
-            if tree.kind not in gate.kinds:
-                results.append(GateResult.skip(gate.name, f"does not apply to a {subject.kind}"))
-                continue
-            started = time.monotonic()
-            with progress.task(f"gate {gate.name}"):
+            task.describe(f"verify {subject.path.name}: {gate.name}")
+            if tree.kind in gate.kinds:
+                started = time.monotonic()
                 if gate.name == SMOKE:
                     runs = run_smokes(tree, request, progress)
                 result = gate.run(tree, request.policy, runs)
-            results.append(_judged(result, request.policy, time.monotonic() - started))
+                results.append(_judged(result, request.policy, time.monotonic() - started))
+            else:
+                results.append(GateResult.skip(gate.name, f"does not apply to a {subject.kind}"))
+            task.advance()
         return SubjectReport(
             path=str(subject.path), kind=subject.kind, digest=tree.digest, gates=tuple(results)
         )

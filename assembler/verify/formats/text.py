@@ -32,7 +32,8 @@ def _subject(subject: SubjectReport) -> str:
 def _gate(gate: GateResult) -> list[str]:
     summary = f"{gate.examined} {gate.unit}" if gate.verdict != "skipped" else ""
     said = "; ".join(part for part in (summary, gate.note) if part)
-    lines = [f"  {MARKS[gate.verdict]} {gate.gate}: {said}"]
+    took = f" ({gate.seconds:.1f} s)" if gate.seconds >= 0.1 else ""
+    lines = [f"  {MARKS[gate.verdict]} {gate.gate}: {said}{took}"]
     told: dict[tuple[str, Severity], list[Finding]] = {}
     allowed: dict[str, int] = {}
     for finding in gate.findings:

@@ -6,6 +6,8 @@ import errno
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -13,7 +15,8 @@ import pytest
 
 from assembler.errors import ImageError, NoSpaceError, VerifyError
 from assembler.progress import SilentProgress
-from assembler.verify.opening import drop_unused, find_subjects, open_tree
+from assembler.verify.copies import drop_unused
+from assembler.verify.opening import find_subjects, open_tree
 from assembler.verify.unpack import Unpacker, remove_scratch
 from tests.verify_making import Files, Item, make_conda, make_layout, make_tar
 
@@ -175,6 +178,47 @@ def test_an_unpacked_image_is_used_again_and_makes_room_for_another(tmp_path: Pa
             assert (again.root / "mark").exists(), "in use, so it stays"
     drop_unused(scratch)
     assert list(scratch.iterdir()) == []
+
+
+def test_copies_of_another_version_are_made_anew(tmp_path: Path) -> None:
+    (subject,) = find_subjects(make_layout(tmp_path / "l", LAYERS))
+    scratch = tmp_path / "scratch"
+    with open_tree(subject, scratch, QUIET) as tree:
+        place = tree.root.parent
+        digest = place.name
+    for old in (b"", b"unpacked 0\n[]", None):
+        if old is None:
+            (place / "entries").unlink()
+        else:
+            (place / "entries").write_bytes(old)
+        (place / "root/mark").touch()
+        with open_tree(subject, scratch, QUIET) as tree:
+            assert tree.root.parent.name == digest
+            assert not (tree.root / "mark").exists()
+            assert "bin/sh" in tree.entries
+
+
+def test_many_processes_may_open_and_drop_at_once(tmp_path: Path) -> None:
+    make_layout(tmp_path / "1", LAYERS)
+    make_layout(tmp_path / "2", [{"other": "x"}])
+    code = """
+import sys
+from pathlib import Path
+from assembler.progress import SilentProgress
+from assembler.verify.copies import drop_unused
+from assembler.verify.opening import find_subjects, open_tree
+base = Path(sys.argv[1])
+for turn in range(12):
+    (subject,) = find_subjects(base / str(1 + turn % 2))
+    with open_tree(subject, base / "scratch", SilentProgress()) as tree:
+        for entry in tree.files():
+            assert len(tree.read(entry.path)) == entry.size
+    drop_unused(base / "scratch")
+"""
+    line = [sys.executable, "-c", code, str(tmp_path)]
+    running = [subprocess.Popen(line, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    errors = [process.communicate()[1] for process in running]
+    assert errors == [""] * 4
 
 
 def test_what_a_killed_run_left_is_swept_away(tmp_path: Path) -> None:
