@@ -81,6 +81,7 @@ class Rendered:
     variant: dict[str, str]
     host: tuple[str, ...]
     run: tuple[str, ...]
+    license: str = ""
 
 
 def _names(requirements: Iterable[Any]) -> tuple[str, ...]:
@@ -105,6 +106,7 @@ def _convert(recipe: Recipe, file: Path, rendered: RenderedVariant) -> Rendered:
         variant=variant,
         host=_names([*requirements.get("host", ()), *requirements.get("build", ())]),
         run=tuple(sorted(str(item) for item in requirements.get("run", ()))),
+        license=str((data.get("about") or {}).get("license", "")),
     )
 
 
