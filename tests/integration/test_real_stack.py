@@ -1,0 +1,89 @@
+"""The real cpu stack, where `assembler clean-image --profile cpu` has made it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from assembler.channel.index import read_records
+from assembler.lock.check import check_lock
+from assembler.lock.files import read_lock
+from assembler.stack import Profile
+from assembler.verify.gfx import CodeObject, inventory
+from assembler.workspace import Workspace
+from tests.conftest import ROOT, run_assembler
+
+pytestmark = pytest.mark.real
+
+HERE = Workspace.at(ROOT)
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    found = HERE.stack().select("cpu")
+    if not HERE.image_layout(found).is_dir():
+        pytest.skip("the real image is not there: ./run assembler clean-image --profile cpu")
+    return found
+
+
+def test_a_second_run_has_nothing_to_do(profile: Profile) -> None:
+    done = run_assembler("clean-image", "--profile", "cpu", "-q", "--json", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["up_to_date"]
+
+
+def test_the_lock_is_fresh_and_names_what_was_built(profile: Profile) -> None:
+    check = check_lock(HERE, profile)
+    assert not check.reasons, [str(reason) for reason in check.reasons]
+    built = {record.path: record.sha256 for record in read_records(HERE.channel)}
+    lock = read_lock(HERE.lock_file(profile))
+    assert {package.path: package.sha256 for package in lock.packages}.items() <= built.items()
+
+
+def test_device_packages_hold_their_own_targets_code_and_all_of_it(profile: Profile) -> None:
+    counts: dict[str, int] = {}
+    for record in read_records(HERE.channel):
+        if not record.name.startswith("amd-aiter"):
+            continue
+        found = [
+            item for item in inventory(HERE.channel / record.path) if isinstance(item, CodeObject)
+        ]
+        counts[record.name] = len(found)
+        if "-device-" in record.name:
+            target = record.name.rpartition("-")[2]
+            assert {item.processor for item in found} == {target}
+    # What the wheel holds, counted with readelf: 2,613 code objects.
+    assert counts.pop("amd-aiter") == counts.pop("amd-aiter-sources") == 0
+    assert sum(counts.values()) == 2613
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [20, 200])
+def test_an_environment_at_a_short_and_a_long_prefix(
+    profile: Profile, length: int, tmp_path: Path
+) -> None:
+    prefix = tmp_path / "e"
+    prefix = prefix.with_name("e" * max(1, length - len(str(tmp_path)) - 1))
+    done = run_assembler("install", "--profile", "cpu", "-q", "-p", prefix, cwd=ROOT, timeout=600)
+    assert done.returncode == 0, done.stderr
+    python = prefix / "bin" / "python"
+    code = (
+        "import sys, ssl, sqlite3, ctypes, lzma, bz2, zlib, readline, curses, uuid\n"
+        "import torch, triton, flydsl, flydsl.compiler, transformers, pandas\n"
+        "assert sys.prefix in torch.__file__, torch.__file__\n"
+        "print(torch.__version__)\n"
+    )
+    run = subprocess.run(
+        [python, "-c", code], env={}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "2.13.0+cpu"
+    script = subprocess.run(
+        [prefix / "bin" / "torchrun", "--help"], env={"PATH": os.environ["PATH"]},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert "usage: torchrun" in script.stdout, script.stderr
