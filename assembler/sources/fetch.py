@@ -21,6 +21,7 @@ from assembler.sources.pins import Pin, Unpinned, Wheel, read_pins, source_folde
 from assembler.sources.pypi import Target
 from assembler.sources.store import Store
 from assembler.stack import Profile
+from assembler.variants import GFX_AXIS, read_axes
 from assembler.workspace import Workspace
 
 VARIANTS_FILE = "variants.yaml"
@@ -93,7 +94,7 @@ def fetch(
     moved: tuple[Moved, ...] = ()
     if missing:
         pins, moved = _bring(workspace, profile, progress, store, pins, missing, jobs, locked)
-    lay_out(workspace.sources(profile), store, pins, profile)
+    lay_out(workspace.sources(profile), store, pins, profile, _chosen(workspace, profile))
     fetched = {
         pin.sha256: pin
         for recipe, group in pins.items()
@@ -249,10 +250,25 @@ def variants(pins: Iterable[Pin], choices: Mapping[str, str] = MappingProxyType(
     return "".join(f"{key}: [{json.dumps(values[key])}]\n" for key in sorted(values))
 
 
+def _chosen(workspace: Workspace, profile: Profile) -> dict[str, str]:
+    """Return the axes that the profile's choices leave one value."""
+    axes = read_axes(workspace.variant_files(profile)).choose(profile.choose)
+    single = {axis: values[0] for axis, values in axes.values.items() if len(values) == 1}
+    single.pop(GFX_AXIS, None)
+    return single | profile.choose
+
+
 def lay_out(
-    folder: Path, store: Store, pins: Mapping[str, tuple[Pin, ...]], profile: Profile
+    folder: Path,
+    store: Store,
+    pins: Mapping[str, tuple[Pin, ...]],
+    profile: Profile,
+    chosen: Mapping[str, str],
 ) -> None:
-    """Make ``folder`` hold exactly these pins' files by recipe, variants.yaml and pins.json."""
+    """Make ``folder`` hold exactly these pins' files by recipe, variants.yaml and pins.json.
+
+    ``chosen`` are the axes that have one value, which go into variants.yaml too.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     wanted: dict[str, dict[str, Pin]] = {}
     for recipe, group in pins.items():
@@ -270,7 +286,7 @@ def lay_out(
     for path in folder.iterdir():
         if path.is_dir() and path.name not in wanted:
             shutil.rmtree(path)
-    choices = {"profile": profile.name, "python_version": profile.python, **profile.choose}
+    choices = {"profile": profile.name, "python_version": profile.python, **chosen}
     _write(
         folder / VARIANTS_FILE, variants((pin for group in pins.values() for pin in group), choices)
     )
