@@ -9,14 +9,19 @@ import click
 from assembler.cli.options import Session, common
 from assembler.errors import VerifyError
 from assembler.verify import formats
-from assembler.verify.policy import Policy, read_policy, read_targets
 from assembler.verify.sandbox import NAMES
-from assembler.verify.session import Request, exit_code, explain_file, verify
+from assembler.verify.session import GATES, exit_code, explain_file, request_for, verify
 
 
 @click.command("verify")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--gate", "gates", multiple=True, metavar="NAME", help="Only this gate (repeatable).")
+@click.option(
+    "--gate",
+    "gates",
+    multiple=True,
+    metavar="NAME",
+    help=f"Only this gate, repeatable: {', '.join(GATES)}.",
+)
 @click.option(
     "--format", "style", type=click.Choice(formats.NAMES), help="How to print the report [text]."
 )
@@ -51,22 +56,20 @@ def command(
     A path is an OCI layout, an uncompressed archive of one, a .conda package, a wheel, a folder or
     a channel. The exit status is 0, the failing gate's own, or 11 when several gates failed.
     """
-    if not paths:
-        layout = session.workspace.image_layout(session.profile)
-        if not layout.is_dir():
-            raise VerifyError(
-                f"there is no image of profile {session.profile.name} at {layout}",
-                remedy="make it with `assembler clean-image`, or name what to verify",
-            )
-        paths = (layout,)
-    request = Request(
+    layout = session.workspace.image_layout(session.profile)
+    if not paths and not layout.is_dir():
+        raise VerifyError(
+            f"there is no image of profile {session.profile.name} at {layout}",
+            remedy="make it with `assembler clean-image`, or name what to verify",
+        )
+    request = request_for(
+        session.workspace,
+        session.profile,
         paths=paths,
-        profile=session.profile.name,
-        policy=_policy(session, extra),
-        scratch=(scratch or session.workspace.build / "verify").absolute(),
         gates=gates,
-        smokes=session.profile.smoke,
         sandbox=sandbox,
+        extra=extra,
+        scratch=scratch,
     )
     if why is not None:
         lines = explain_file(request, why, session.progress)
@@ -75,15 +78,3 @@ def command(
     report = verify(request, session.progress)
     click.echo(formats.render(report, style or ("json" if session.as_json else "text")))
     return exit_code(report)
-
-
-def _policy(session: Session, extra: Path | None) -> Policy:
-    """Return the profile's policy, with what only the command knows of it."""
-    own = [str(session.workspace.root), str(Path.home())]
-    return read_policy(
-        session.profile.name,
-        extra=extra,
-        targets=read_targets(session.workspace.root, session.profile.variants),
-        glibc=session.profile.image.base.glibc,
-        host_paths=tuple(f"{path}/" for path in own if len(path) > 5),
-    )

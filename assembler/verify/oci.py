@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -231,7 +232,7 @@ def _inflate(stream: _Hashed, path: Path) -> Iterator[IO[bytes]]:
                 yield cast("IO[bytes]", plain)
         else:
             yield cast("IO[bytes]", buffered)
-    except (gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
+    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
         raise ImageError(
             f"a layer of {path} cannot be decompressed ({error})", remedy="make the image again"
         ) from None

@@ -100,7 +100,13 @@ def open_tree(subject: Subject, scratch: Path, progress: Progress) -> Iterator[T
         with open_image(subject.image, scratch, progress) as tree:
             yield tree
     elif subject.kind == "folder":
-        entries = list_folder(subject.path)
+        try:
+            entries = list_folder(subject.path)
+        except OSError as error:
+            raise VerifyError(
+                f"{error.filename or subject.path} cannot be listed ({error.strerror})",
+                remedy="make it readable, or verify what it was made from",
+            ) from None
         yield Tree(
             label=str(subject.path), kind="folder", origin=subject.path, root=subject.path,
             entries=entries, prefix=_find_prefix(entries),

@@ -12,13 +12,14 @@ from typing import Literal
 from assembler.channel.guard import exclusive
 from assembler.errors import ConfigError, VerifyError
 from assembler.progress import Progress
-from assembler.stack import Smoke
+from assembler.stack import Profile, Smoke
 from assembler.verify import smoke
 from assembler.verify.findings import GateResult, Report, SubjectReport
 from assembler.verify.loader import explain
 from assembler.verify.opening import Subject, find_subjects, open_tree
-from assembler.verify.policy import Policy
+from assembler.verify.policy import Policy, read_policy, read_targets
 from assembler.verify.tree import Tree, TreeKind
+from assembler.workspace import Workspace
 
 ALL: tuple[TreeKind, ...] = ("image", "conda", "wheel", "folder")
 WHOLE: tuple[TreeKind, ...] = ("image", "folder")
@@ -53,6 +54,8 @@ class Gate:
 
 
 SMOKE = "smoke"
+SHORTEST_PATH = 5
+"""Paths no longer than this (``/``, ``/home``) say nothing of a machine."""
 GATES: dict[str, Gate] = {
     gate.name: gate
     for gate in (  # in the order in which they run
@@ -96,6 +99,41 @@ class Request:
                 f"there is no gate {unknown[0]!r}", remedy=f"the gates are {', '.join(GATES)}"
             )
         return tuple(gate for gate in GATES.values() if not self.gates or gate.name in self.gates)
+
+
+def request_for(
+    workspace: Workspace,
+    profile: Profile,
+    *,
+    paths: Sequence[Path] = (),
+    gates: Sequence[str] = (),
+    sandbox: str | None = None,
+    extra: Path | None = None,
+    scratch: Path | None = None,
+) -> Request:
+    """Return what to verify for a profile: by default its image, by its own policy.
+
+    ``extra`` is a policy file of the user's, ``scratch`` the folder for unpacked copies. The
+    policy is told what only the project knows: gfx targets, the base's glibc, and the paths of
+    this machine that must not show in files.
+    """
+    own = (f"{path}/" for path in (workspace.root, Path.home()) if len(str(path)) > SHORTEST_PATH)
+    policy = read_policy(
+        profile.name,
+        extra=extra,
+        targets=read_targets(workspace.root, profile.variants),
+        glibc=profile.image.base.glibc,
+        host_paths=tuple(own),
+    )
+    return Request(
+        paths=tuple(paths) or (workspace.image_layout(profile),),
+        profile=profile.name,
+        policy=policy,
+        scratch=(scratch or workspace.build / "verify").absolute(),
+        gates=tuple(gates),
+        smokes=profile.smoke,
+        sandbox=sandbox,
+    )
 
 
 def verify(request: Request, progress: Progress) -> Report:

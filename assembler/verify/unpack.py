@@ -9,6 +9,7 @@ through a link on the disk. Device nodes and pipes are listed, not made.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -35,8 +36,8 @@ class Unpacker:
         self.entries: dict[str, Entry] = {}
         self._children: dict[str, set[str]] = {}
         self._advance = advance or (lambda _: None)
-        self._own = os.geteuid() == 0
         root.mkdir(parents=True, exist_ok=True)
+        self._own = os.geteuid() == 0 and _may_give_away(root)
 
     # -- what archives bring -----------------------------------------------------------------
 
@@ -46,13 +47,21 @@ class Unpacker:
             with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK, errorlevel=2) as archive:
                 for member in archive:
                     self._add_member(archive, member, layer)
-        except (tarfile.TarError, EOFError) as error:
+        except (tarfile.TarError, EOFError, ValueError) as error:
             raise ImageError(
                 f"a tar archive is damaged ({error})", remedy="make it again"
             ) from None
+        except OSError as error:
+            raise _not_unpacked(error) from None
 
     def add_zip(self, archive: zipfile.ZipFile) -> None:
         """Add the members of a zip archive (a wheel)."""
+        try:
+            self._add_members(archive)
+        except OSError as error:
+            raise _not_unpacked(error) from None
+
+    def _add_members(self, archive: zipfile.ZipFile) -> None:
         for item in archive.infolist():
             path = self._clean(item.filename)
             if not path:
@@ -227,6 +236,28 @@ class Unpacker:
                 return
         if entry.layer < layer:
             self._remove(path)
+
+
+def _may_give_away(folder: Path) -> bool:
+    """Whether root may change owners here (not so in some containers and network folders)."""
+    try:
+        os.chown(folder, 65534, 65534)
+        os.chown(folder, 0, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _not_unpacked(error: OSError) -> Exception:
+    """Return a full disk, or what the kernel did not say, as it is; else the archive's fault."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, None):
+        return error
+    name = str(error.filename or "a file")
+    short = name if len(name) < 120 else f"{name[:60]}…"
+    return ImageError(
+        f"{short} of an archive cannot be unpacked ({error.strerror or error})",
+        remedy="make it again with names that file systems can hold",
+    )
 
 
 def _kind(member: tarfile.TarInfo) -> Kind:

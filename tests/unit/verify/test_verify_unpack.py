@@ -114,6 +114,11 @@ def test_a_cut_off_tar_is_damage(cut: int, tmp_path: Path) -> None:
         Unpacker(tmp_path).add_tar(io.BytesIO(data[:cut]))
 
 
+def test_a_name_that_no_file_system_holds_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="cannot be unpacked"):
+        apply(tmp_path / "root", {"d/" + "n" * 300: "x"})
+
+
 def test_folders_get_their_modes_once_they_are_full(tmp_path: Path) -> None:
     done = apply(tmp_path, {"d": Item(mode=0o500), "d/e": Item(mode=0o1777), "d/e/f": "x"})
     done.finish()
@@ -274,6 +279,20 @@ def test_a_changed_layer_is_noticed_and_leaves_nothing(tmp_path: Path) -> None:
     ):
         pass
     assert list((tmp_path / "s").iterdir()) == []
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+def test_a_layer_that_does_not_decompress_is_a_sentence(compression: str, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 400
+    layout = make_layout(tmp_path / "l", [{"a": data}], compression=(compression,))
+    (subject,) = find_subjects(layout)
+    assert subject.image is not None
+    blob = layout / subject.image.layers[0].file
+    for damaged in (blob.read_bytes()[:-9], blob.read_bytes()[:40] + b"?" * 60):
+        blob.write_bytes(damaged)
+        with pytest.raises(ImageError), open_tree(subject, tmp_path / "s", QUIET):
+            pass
+        assert list((tmp_path / "s").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["index.json", "blobs"])
