@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -12,7 +13,7 @@ import click
 from rich.filesize import decimal
 
 from assembler.cli.options import Session, common
-from assembler.errors import ConfigError
+from assembler.errors import ConfigError, ImageError
 from assembler.image.archive import archive_file, write_archive
 from assembler.image.assemble import assemble_all, preview
 from assembler.image.compression import Codec
@@ -127,7 +128,16 @@ def _write_tar(
     suffix = ".rootfs.tar" if form == "rootfs" else ".tar"
     place = output or layout.path.with_name(f"{layout.path.name}{suffix}")
     if str(place) == "-":
-        write(sys.stdout.buffer)
+        try:
+            write(sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # What is still buffered has no reader; leaving must not try to write it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise ImageError(
+                "the reader of the pipe went away before the end",
+                remedy="look at its own message",
+            ) from None
         return
     with archive_file(place) as sink:
         write(sink)

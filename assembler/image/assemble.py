@@ -13,6 +13,7 @@ from assembler.errors import ImageError
 from assembler.image import documents
 from assembler.image.blueprint import Drafter
 from assembler.image.cache import LayerCache, SegmentCache
+from assembler.image.epoch import Epoch
 from assembler.image.layout import Layout, writing
 from assembler.image.request import (
     ImageResult,
@@ -48,7 +49,7 @@ def assemble(
 
     The layout then holds this image alone. Returns at once when it already does. Only packages
     whose segments are not in ``cache`` are read from ``channel``, base packages from ``store``
-    (downloaded when they are not there). Raises ImageError, ChannelError, HashMismatchError,
+    (downloaded when they are not there). ``options`` default to SOURCE_DATE_EPOCH's bound. Raises ImageError, ChannelError, HashMismatchError,
     MissingToolError or BusyError; the layout is then as it was.
     """
     requests = (Request(lock, tag),)
@@ -69,7 +70,7 @@ def assemble_all(
     options: Options | None = None,
 ) -> tuple[ImageResult, ...]:
     """Make several images in one layout; layers that they share are written and stored once."""
-    options = options or Options()
+    options = options or Options(epoch=Epoch.from_environment())
     for request in requests:
         check_request(request.lock, image)
     keys = {request.tag: assembly_key(request, image, options) for request in requests}
@@ -87,6 +88,12 @@ def assemble_all(
     layout, cache = layout.absolute(), cache.absolute()
     layout.parent.mkdir(parents=True, exist_ok=True)
     with exclusive(layout, progress), writing(layout) as target:
+        present = _present(target, keys)  # by whoever held the guard before
+        if present is not None:
+            return tuple(
+                read_result(layout, image.name, present[request.tag], up_to_date=True)
+                for request in requests
+            )
         drafter = Drafter(channel.absolute(), image, store, options, _jobs(options))
         writer = Writer(drafter, target, cache, progress)
         entries = [writer.image(request, keys[request.tag]) for request in requests]
@@ -114,7 +121,7 @@ def preview(
     A layer is ``held`` when the image now in the layout has it: who holds that image pulls the
     others. Sizes of layers that were never written are those of their packages.
     """
-    options = options or Options()
+    options = options or Options(epoch=Epoch.from_environment())
     check_request(lock, image)
     blueprint = Drafter(channel, image, store, options, _jobs(options)).draft(lock)
     records = LayerCache(cache / "layers")

@@ -50,6 +50,7 @@ class Segment(BaseModel):
 
 
 SCRATCH = ".partial-"
+UNUSED = 30 * 24 * 3600  # seconds after which a segment is not worth its room
 ABANDONED = 24 * 3600  # seconds after which a scratch file has no writer any more
 
 
@@ -74,6 +75,8 @@ class SegmentCache:
     def read(self, segment: Segment) -> Iterator[bytes]:
         """Yield a segment's compressed bytes; StaleSegmentError at the end if they have changed."""
         digest = hashlib.sha256()
+        with contextlib.suppress(OSError):
+            os.utime(self._file(segment.key, ".json"))  # `clean` goes by it
         with self._file(segment.key, ".segment").open("rb") as stream:
             for chunk in chunks(stream):
                 digest.update(chunk)
@@ -83,11 +86,16 @@ class SegmentCache:
             raise StaleSegmentError(segment)
 
     def clean(self) -> None:
-        """Remove what killed runs left a day ago or longer."""
+        """Remove what killed runs left a day ago, and segments that nobody used for a month."""
+        now = time.time()
         for path in self.root.glob(f"*/{SCRATCH}*"):
             with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > ABANDONED:
+                if now - path.stat().st_mtime > ABANDONED:
                     path.unlink()
+        for path in self.root.glob("*/*.json"):
+            with contextlib.suppress(OSError):
+                if now - path.stat().st_mtime > UNUSED:
+                    self.drop(path.stem)
 
     def drop(self, key: str) -> None:
         """Forget a segment."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from assembler.errors import ImageError
@@ -75,7 +76,7 @@ class Placement:
         index = self.info.index
         return f"{META}/{index['name']}-{index['version']}-{index['build']}.json"
 
-    @property
+    @cached_property
     def sources(self) -> frozenset[str]:
         """The modules that get bytecode."""
         if self.python is None:

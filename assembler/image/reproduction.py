@@ -20,6 +20,7 @@ from assembler.image import documents
 from assembler.image.compression import Codec
 from assembler.image.difference import Difference, first_difference
 from assembler.image.layout import Layout
+from assembler.image.plan import DEFAULT_BUDGET
 from assembler.image.request import FORMAT_VERSION
 from assembler.image.selection import narrow
 from assembler.lock.model import Lock
@@ -64,7 +65,7 @@ class Recipe:
             gfx=tuple(filter(None, labels.get(documents.GFX, "").split(","))),
             codec=Codec.of(compression[1], int(compression[2])),
             codec_label=labels[documents.COMPRESSION],
-            budget=int(labels[documents.MAX_LAYERS]),
+            budget=int(labels.get(documents.MAX_LAYERS, DEFAULT_BUDGET)),
             bound=labels.get(documents.BOUND, ""),
             tag=tag,
         )

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from assembler.image import documents
 from assembler.image.activation import environment
 from assembler.image.blueprint import BASE, Blueprint, Drafter, ImageLayer
@@ -21,6 +23,8 @@ from assembler.image.request import FORMAT_VERSION, Request
 from assembler.lock.model import Lock
 from assembler.progress import Progress
 from assembler.sources.debian import DebianArchive
+
+LARGE_LAYER = 5 * 10**9  # bytes
 
 
 class Writer:
@@ -182,6 +186,11 @@ class Writer:
                 archive.download(wanted, store)
 
     def _tell(self, record: LayerRecord) -> None:
+        if record.size > LARGE_LAYER:
+            self.notes.append(f"layer {record.digest[:19]} has {decimal(record.size)}")
+            self._progress.say(
+                f"{self.notes[-1]}; some registries take no layer over 10 GB, others are slow"
+            )
         if record.stripped:
             note = f"set-id bits were removed from {', '.join(record.stripped)}"
             self.notes.append(note)

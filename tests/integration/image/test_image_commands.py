@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -132,6 +133,23 @@ def test_the_file_system_as_one_tar(project):
     assert found["lib64"].issym()
     assert found["tmp"].mode == 0o1777
     assert found["home/nonroot"].uid == 65532
+
+
+def test_a_pipe_whose_reader_goes_away(project):
+    make_conda(project / "channel", "big", [Item("share/big", os.urandom(3 << 20))])
+    for path in (project / "channel").glob("*/atom-device-*-gfx*"):
+        path.unlink()
+    write_lock(lock_of(project / "channel", specs=("big",)), project / "big")
+    command = [sys.executable, "-m", "assembler", "image", "--lock", "big", "--format", "archive",
+               "-o", "-", "-q"]  # fmt: skip
+    with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:  # fmt: skip
+        process.stdout.read(1000)
+        process.stdout.close()
+        error = process.stderr.read().decode()
+        assert process.wait() == 10
+    assert error.strip().splitlines()[-1].startswith("assembler: the reader of the pipe went away")
+    assert "Traceback" not in error
 
 
 def test_several_targets_share_their_host_layers(project):
