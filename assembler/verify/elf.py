@@ -8,9 +8,10 @@ facts and remembers those of the tree in hand.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, TypeVar
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSegment, DynamicTag
@@ -23,6 +24,9 @@ from assembler.verify.tree import Entry, Tree
 MAGIC = b"\x7fELF"
 X86_64 = "EM_X86_64"
 WEAK = 0x2
+MOST_VERSIONS = 2000
+"""Symbol versions in one file, asked for and defined; glibc and libstdc++ define some fifty each."""
+T = TypeVar("T")
 DAMAGED = (ELFError, ValueError, KeyError, AssertionError, OverflowError, IndexError, TypeError)
 """What pyelftools raises on bytes that are no sound ELF file."""
 
@@ -132,16 +136,27 @@ def _text(tag: DynamicTag, name: str) -> str:
 def _versions(file: ELFFile) -> tuple[dict[str, tuple[str, ...]], frozenset[str]]:
     wanted: dict[str, tuple[str, ...]] = {}
     defined: set[str] = set()
+    count = itertools.count()
     for section in file.iter_sections():
         if isinstance(section, GNUVerNeedSection):
-            for version, details in section.iter_versions():
+            for version, details in _few(section.iter_versions(), count):
                 wanted[str(version.name)] = tuple(
-                    str(detail.name) for detail in details if not detail["vna_flags"] & WEAK
+                    str(detail.name)
+                    for detail in _few(details, count)
+                    if not detail["vna_flags"] & WEAK
                 )
         elif isinstance(section, GNUVerDefSection):
-            for _, names in section.iter_versions():
+            for _, names in _few(section.iter_versions(), count):
                 defined.add(str(next(iter(names)).name))
     return wanted, frozenset(defined)
+
+
+def _few(items: Iterable[T], count: Iterator[int]) -> Iterator[T]:
+    """Yield the items, but no more than sound files have: damaged chains can go round for ever."""
+    for item in items:
+        if next(count) > MOST_VERSIONS:
+            raise ValueError(f"more than {MOST_VERSIONS} symbol versions")
+        yield item
 
 
 def _paths(text: str) -> tuple[str, ...]:
