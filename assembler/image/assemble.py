@@ -49,8 +49,9 @@ def assemble(
 
     The layout then holds this image alone. Returns at once when it already does. Only packages
     whose segments are not in ``cache`` are read from ``channel``, base packages from ``store``
-    (downloaded when they are not there). ``options`` default to SOURCE_DATE_EPOCH's bound. Raises ImageError, ChannelError, HashMismatchError,
-    MissingToolError or BusyError; the layout is then as it was.
+    (downloaded when they are not there). ``options`` default to SOURCE_DATE_EPOCH's bound. Raises
+    ImageError, ChannelError, HashMismatchError, MissingToolError or BusyError; the layout is then
+    as it was.
     """
     requests = (Request(lock, tag),)
     return assemble_all(requests, channel, image, layout, store, cache, progress, options=options)[
