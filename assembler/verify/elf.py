@@ -25,7 +25,7 @@ MAGIC = b"\x7fELF"
 X86_64 = "EM_X86_64"
 WEAK = 0x2
 MOST_VERSIONS = 2000
-"""Symbol versions in one file, asked for and defined; glibc and libstdc++ define some fifty each."""
+"""Symbol versions in one file, asked for and defined; glibc defines some fifty."""
 T = TypeVar("T")
 DAMAGED = (ELFError, ValueError, KeyError, AssertionError, OverflowError, IndexError, TypeError)
 """What pyelftools raises on bytes that are no sound ELF file."""
