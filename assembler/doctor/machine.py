@@ -17,9 +17,10 @@ from assembler.stack import Profile
 from assembler.workspace import Workspace
 
 GB = 10**9
-NEEDED_DISK = {"cpu": 12 * GB, "rocm": 90 * GB}
-"""Sources, packages, stages and images of one clean run of each profile, measured and rounded up;
-the largest stands for other profiles."""
+NEEDED_DISK = {"cpu": 12 * GB, "rocm": 60 * GB}
+"""Sources, packages, stages, images and their unpacked copy in one clean run. cpu: measured, with
+room for its largest stage; rocm: estimated from the sizes that its wheels unpack to. Other profiles
+are held against the largest."""
 NEEDED_MEMORY = 4 * GB
 
 
