@@ -77,6 +77,18 @@ def names(path: Path) -> set[str]:
     return set(digests(path))
 
 
+def environment(layout: Path, digest: str) -> list[str]:
+    """Return an image's environment."""
+
+    def blob(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((layout / "blobs" / name.replace(":", "/")).read_text())
+        return found
+
+    manifest = blob(digest)
+    found: list[str] = blob(manifest["config"]["digest"])["config"]["Env"]
+    return found
+
+
 def processors(path: Path) -> Counter[str]:
     """Count a package's code objects by target; damage is a failure."""
     found: Counter[str] = Counter()
@@ -170,6 +182,9 @@ def test_images_for_one_target_the_other_and_both_share_their_host_layers(
     }
     assert set(images) == {"gfx942", "gfx950", "all"}
     assert len({image["digest"] for image in images.values()}) == 3
+    for image in images.values():
+        # as amd-aiter was built: attention goes to Triton, nothing wants composable_kernel
+        assert "ENABLE_CK=0" in environment(Path(image["layout"]), image["digest"])
     layers = {
         tag: {
             layer["digest"]: set(layer["packages"])
