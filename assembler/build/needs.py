@@ -100,7 +100,7 @@ class Machine:
         missing = [name for name in needs.programs if shutil.which(name, path=self.path) is None]
         words = [f"{', '.join(missing)} on PATH"] if missing else []
         if needs.rocm and self.rocm_root is None:
-            words.append(f"a ROCm root ({' or '.join(ROCM_VARIABLES)}, or {ROCM_ROOT})")
+            words.append(f"ROCm root ({' or '.join(ROCM_VARIABLES)}, or {ROCM_ROOT})")
         return f"this machine has no {' and no '.join(words)}" if words else ""
 
     def fits(self, needs: Needs, running: Iterable[Needs]) -> bool:

@@ -2,17 +2,19 @@
 
     python device.py --gfx … [--modules 'aiter/jit/*.so' --into lib/aiter/…]
 
-Reads every file under ``$PREFIX``: no GPU is needed. With ``--modules`` the files of the wheel in
-``dist/`` that fit the pattern are laid into a folder of their own first, so that packages for
-several targets install side by side.
+Reads every file that the build laid under ``$PREFIX``: no GPU is needed. With ``--modules`` the
+files of the wheel in ``dist/`` that fit the pattern are laid into a folder of their own first, so
+that packages for several targets install side by side.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import zipfile
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -34,6 +36,20 @@ def lay_modules(pattern: str, folder: Path) -> None:
             (folder / Path(name).name).write_bytes(archive.read(name))
 
 
+def new_files(prefix: Path) -> Iterator[Path]:
+    """Yield the files of the package being built: those that no host package brought."""
+    brought: set[str] = set()
+    for record in (prefix / "conda-meta").glob("*.json"):
+        brought |= set(json.loads(record.read_text(encoding="utf-8"))["files"])
+    for folder, folders, names in os.walk(prefix):
+        here = Path(folder)
+        if here == prefix and "conda-meta" in folders:
+            folders.remove("conda-meta")
+        for name in sorted(names):
+            if (here / name).relative_to(prefix).as_posix() not in brought:
+                yield here / name
+
+
 def main() -> None:
     """Run the check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -45,12 +61,13 @@ def main() -> None:
     if options.modules and options.into:
         lay_modules(options.modules, prefix / options.into)
     found: dict[str, int] = {}
-    for item in inventory(prefix):
-        if not isinstance(item, CodeObject):
-            sys.exit(f"device.py: {item}")
-        found[item.processor] = found.get(item.processor, 0) + 1
-        if item.processor != options.gfx:
-            sys.exit(f"device.py: {item.path} is for {item.processor}, not for {options.gfx}")
+    for file in new_files(prefix):
+        for item in inventory(file):
+            if not isinstance(item, CodeObject):
+                sys.exit(f"device.py: {item}")
+            found[item.processor] = found.get(item.processor, 0) + 1
+            if item.processor != options.gfx:
+                sys.exit(f"device.py: {file} is for {item.processor}, not for {options.gfx}")
     if not found:
         sys.exit(f"device.py: no code object for {options.gfx} in this package")
     print(f"device.py: {found[options.gfx]} code objects for {options.gfx}")

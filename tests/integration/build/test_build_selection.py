@@ -77,7 +77,7 @@ def test_list_says_what_is_lacking(tiny: Workspace) -> None:
     rows = {row["package"].split("/")[1].split("-1.0")[0]: row
             for row in json.loads(done.stdout)["packages"]}  # fmt: skip
     assert rows["tiny-lib"]["state"] == "lacking"
-    assert "a ROCm root" in rows["tiny-lib"]["lacks"]
+    assert "no ROCm root" in rows["tiny-lib"]["lacks"]
     assert rows["tiny"]["state"] == "build"
 
 

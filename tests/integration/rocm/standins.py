@@ -261,9 +261,13 @@ from setuptools import Distribution, setup
 from importlib.metadata import PackageNotFoundError, version
 
 assert os.environ["AITER_USE_SYSTEM_TRITON"] == "1", "would install a Triton of its own"
-assert os.environ["ENABLE_CK"] == "0" and os.environ["PREBUILD_KERNELS"] == "0"
-with open(os.path.join(os.environ["ROCM_HOME"], ".info", "version")) as file:
+assert os.environ["ENABLE_CK"] == "0"
+root = os.environ["ROCM_HOME"]
+with open(os.path.join(root, ".info", "version")) as file:
     assert file.read().strip()
+if os.environ["PREBUILD_KERNELS"] == "1":
+    module = os.path.join(root, "modules", os.environ["GPU_ARCHS"] + ".so")
+    shutil.copy(module, "aiter/jit/module_aiter_core.so")
 shutil.copytree("hsa", "aiter_meta/hsa", dirs_exist_ok=True)
 shutil.copytree("csrc", "aiter_meta/csrc", dirs_exist_ok=True)
 open("aiter_meta/__init__.py", "w").close()
