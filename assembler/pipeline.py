@@ -8,9 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
+from assembler import verify as verify_room
 from assembler.build.builder import Builder, BuildResult
+from assembler.build.keys import folder_digests
 from assembler.digest import digest_of
 from assembler.errors import LockError, VerifyError
 from assembler.image.assemble import assemble
@@ -26,8 +29,7 @@ from assembler.sources.store import Store
 from assembler.stack import Profile
 from assembler.targets import check_targets
 from assembler.verify.findings import Report
-from assembler.verify.policy import read_policy, read_targets
-from assembler.verify.session import Request, exit_code, verify
+from assembler.verify.session import exit_code, request_for, verify
 from assembler.workspace import Workspace
 
 T = TypeVar("T")
@@ -184,33 +186,24 @@ class Pipeline:
 
     def _verify(self) -> tuple[str, bool]:
         """Run every gate unless this image passed these same gates before."""
-        layout = self._workspace.image_layout(self._profile)
-        targets = read_targets(self._workspace.root, self._profile.variants)
-        policy = read_policy(self._profile.name, targets=targets)
         image = self.outcome.image
         assert image is not None
+        request = request_for(self._workspace, self._profile, sandbox=self._wishes.sandbox)
         key = digest_of(
             {
                 "image": image.digest,
-                "policy": policy.model_dump(mode="json"),
-                "smoke": [smoke.model_dump(mode="json") for smoke in self._profile.smoke],
+                "gates": folder_digests(Path(verify_room.__file__).parent),
+                "policy": request.policy.model_dump(mode="json"),
+                "smoke": [smoke.model_dump(mode="json") for smoke in request.smokes],
             }
         )
-        passed = self._workspace.build / "verify" / f"{self._profile.image.name}.passed"
+        passed = request.scratch / f"{self._profile.image.name}.passed"
         if passed.is_file() and passed.read_text(encoding="utf-8") == key:
             return "passed before", True
-        request = Request(
-            paths=(layout,),
-            profile=self._profile.name,
-            policy=policy,
-            scratch=(self._workspace.build / "verify").absolute(),
-            smokes=self._profile.smoke,
-            sandbox=self._wishes.sandbox,
-        )
         report = verify(request, self._progress)
         if code := exit_code(report):
             raise VerifyError(
-                f"the image {layout} fails: {_failures(report)} (exit code {code} of `verify`)",
+                f"the image {image.layout} fails: {_failures(report)} (exit code {code} of `verify`)",
                 remedy="see `assembler verify` for every finding",
             )
         passed.parent.mkdir(parents=True, exist_ok=True)
