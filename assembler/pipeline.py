@@ -203,7 +203,8 @@ class Pipeline:
         report = verify(request, self._progress)
         if code := exit_code(report):
             raise VerifyError(
-                f"the image {image.layout} fails: {_failures(report)} (exit code {code} of `verify`)",
+                f"the image {image.layout} fails (`verify` would end with {code}): "
+                f"{_failures(report)}",
                 remedy="see `assembler verify` for every finding",
             )
         passed.parent.mkdir(parents=True, exist_ok=True)
