@@ -20,12 +20,6 @@ NODE = ("--profile", "rocm", "--variant", "aiter_build=prebuilt", "--offline")
 
 
 @pytest.fixture(scope="module")
-def project(make_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The project."""
-    return make_project(tmp_path_factory.mktemp("node") / "project")
-
-
-@pytest.fixture(scope="module")
 def node(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ROCm root: a version, the programs' names, and what their compiler would have made."""
     root = tmp_path_factory.mktemp("rocm-root")
@@ -43,9 +37,19 @@ def node(build: Build, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def built(make_project: Project, node: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The project, built there."""
+    project = make_project(tmp_path_factory.mktemp("node") / "project")
+    done = run_assembler("build", *NODE, cwd=project.root, env={"ROCM_HOME": str(node)})
+    assert done.returncode == 0, done.stderr
+    return project
+
+
 def test_without_a_rocm_root_it_fails_before_it_starts_and_the_rest_goes_on(
-    project: Workspace,
+    make_project: Project, tmp_path: Path
 ) -> None:
+    project = make_project(tmp_path / "project")
     nothing = {"ROCM_HOME": "", "ROCM_PATH": ""}
     done = run_assembler("build", *NODE, cwd=project.root, env=nothing)
     assert done.returncode == 14
@@ -58,32 +62,30 @@ def test_without_a_rocm_root_it_fails_before_it_starts_and_the_rest_goes_on(
     assert not [name for name in names if name.startswith("amd-aiter")]
 
 
-def test_compiled_modules_lie_in_a_folder_of_their_target(project: Workspace, node: Path) -> None:
-    done = run_assembler("build", *NODE, cwd=project.root, env={"ROCM_HOME": str(node)})
-    assert done.returncode == 0, done.stderr
+def test_compiled_modules_lie_in_a_folder_of_their_target(built: Workspace) -> None:
     files = {}
     for target in TARGETS:
-        device = package(project, f"amd-aiter-device-{target}")
+        device = package(built, f"amd-aiter-device-{target}")
         # two code objects of the repository, and one in the module
         assert processors(device) == {target: 3}
         files[target] = set(digests(device))
         assert f"lib/aiter/{target}/module_aiter_core.so" in files[target]
         assert f"lib/aiter/{target}/build/.keep" in files[target]
     assert not files["gfx942"] & files["gfx950"]
-    host = digests(package(project, "amd-aiter"))
+    host = digests(package(built, "amd-aiter"))
     assert not [path for path in host if path.endswith(".so")]
     assert "etc/conda/env_vars.d/amd-aiter.json" in host
-    [atom_stack] = [one for one in read_records(project.channel) if one.name == "atom-stack"]
+    [atom_stack] = [one for one in read_records(built.channel) if one.name == "atom-stack"]
     assert "amd-aiter ==0.1.20.post1 rocm72_prebuilt_*" in atom_stack.depends
 
 
-def test_the_module_folder_is_named_by_the_gpu_that_runs(project: Workspace) -> None:
+def test_the_module_folder_is_named_by_the_gpu_that_runs(built: Workspace) -> None:
     """What an image bakes in, after the prefix was put in."""
-    locked = run_assembler("lock", *NODE[:-1], cwd=project.root)
+    locked = run_assembler("lock", *NODE[:-1], cwd=built.root)
     assert locked.returncode == 0, locked.stderr
-    mirrored = run_assembler("mirror", *NODE[:-1], cwd=project.root)
+    mirrored = run_assembler("mirror", *NODE[:-1], cwd=built.root)
     assert mirrored.returncode == 0, mirrored.stderr
-    done = run_assembler("image", *NODE[:-1], "--json", cwd=project.root)
+    done = run_assembler("image", *NODE[:-1], "--json", cwd=built.root)
     assert done.returncode == 0, done.stderr
     [image] = json.loads(done.stdout)["images"]
     blobs = Path(image["layout"]) / "blobs"
