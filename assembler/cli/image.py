@@ -17,7 +17,9 @@ from assembler.errors import ConfigError, ImageError
 from assembler.image.archive import archive_file, write_archive
 from assembler.image.assemble import assemble_all, preview
 from assembler.image.compression import Codec
+from assembler.image.documents import ARCHITECTURES
 from assembler.image.epoch import Epoch
+from assembler.image.foreign import read_base
 from assembler.image.layout import Layout
 from assembler.image.plan import DEFAULT_BUDGET
 from assembler.image.reproduction import find_entry
@@ -54,6 +56,9 @@ def cache_folder(session: Session) -> Path:
 @click.option("--max-layers", type=int, default=DEFAULT_BUDGET, show_default=True)
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Workers; never changes bytes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder for segments [build/cache].")
+@click.option(
+    "--base", metavar="LAYOUT[:TAG]", help="An OCI layout to build upon instead of Debian packages."
+)
 @click.option("--plan", "only_plan", is_flag=True, help="Print the layers and what is new in them.")
 @common
 def command(
@@ -68,6 +73,7 @@ def command(
     max_layers: int,
     jobs: int | None,
     cache: Path | None,
+    base: str | None,
     only_plan: bool,
 ) -> None:
     """Assemble the OCI image of a lock from the channel, layer by layer."""
@@ -80,6 +86,7 @@ def command(
         budget=max_layers,
         epoch=Epoch.from_environment(),
         jobs=jobs,
+        base=read_base(base, ARCHITECTURES.get(lock.platform, ("",))[0]) if base else None,
     )
     layout = workspace.image_layout(profile) if form != "oci" or not output else output
     if only_plan:

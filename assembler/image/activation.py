@@ -22,13 +22,21 @@ _EXPANSION = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9
 _FORBIDDEN = re.compile(r"[`;&|<>()\\]|\$\(|\$\{[A-Za-z_0-9]*[^A-Za-z_0-9}]")
 
 
-def environment(prefix: str, files: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+def environment(
+    prefix: str,
+    files: Mapping[str, str],
+    extra: Mapping[str, str],
+    base: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Return the image's variables: the prefix's, then activation's, then the profile's.
 
-    ``files`` maps places in the prefix to the text of activation files.
+    ``files`` maps places in the prefix to the text of activation files; ``base`` are a base image's
+    variables, which all others replace.
     """
+    base = base or {}
     result = {
-        "PATH": f"{prefix}/bin:{SYSTEM_PATH}",
+        **base,
+        "PATH": f"{prefix}/bin:{base.get('PATH') or SYSTEM_PATH}",
         "CONDA_PREFIX": prefix,
     }
     for place, text in sorted(files.items()):

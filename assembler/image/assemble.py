@@ -73,7 +73,7 @@ def assemble_all(
     """Make several images in one layout; layers that they share are written and stored once."""
     options = options or Options(epoch=Epoch.from_environment())
     for request in requests:
-        check_request(request.lock, image)
+        check_request(request.lock, image, options.base)
     keys = {request.tag: assembly_key(request, image, options) for request in requests}
     if len(keys) != len(requests):
         raise ImageError("two images have the same tag", remedy="give each its own")
@@ -123,7 +123,7 @@ def preview(
     others. Sizes of layers that were never written are those of their packages.
     """
     options = options or Options(epoch=Epoch.from_environment())
-    check_request(lock, image)
+    check_request(lock, image, options.base)
     blueprint = Drafter(channel, image, store, options, _jobs(options)).draft(lock)
     records = LayerCache(cache / "layers")
     old = Layout(layout)

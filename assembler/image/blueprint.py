@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from assembler import stack
@@ -103,7 +103,8 @@ class Drafter:
         )
 
     def _layers(self, lock: Lock, specs: Mapping[str, SegmentSpec]) -> Iterable[ImageLayer]:
-        if lock.base:
+        foreign = self.options.base
+        if lock.base and foreign is None:
             user = User.of(self.image.user, home(self.image))
             source = BaseSource(lock.base, self.store, user, self.options.epoch.bound)
             yield ImageLayer(
@@ -113,10 +114,13 @@ class Drafter:
                 0,
                 max(spec.mtime for spec in specs.values()),
             )
-        for position, planned in enumerate(image_plan(lock, self.options.budget)):
+        below = len(foreign.layers) if foreign else int(bool(lock.base))
+        for position, planned in enumerate(image_plan(lock, self.options.budget, below)):
             chosen = [specs[name] for name in planned.packages]
             time = max(spec.mtime for spec in chosen)
             directories = _directories(chosen, time, first=position == 0)
+            if foreign is not None and position == 0:
+                directories = _with_home(directories, self.image, time)
             yield ImageLayer(
                 LayerSpec(planned.name, directories, tuple(map(PackageSource, chosen))),
                 planned.packages,
@@ -137,6 +141,15 @@ def _directories(specs: Sequence[SegmentSpec], time: int, *, first: bool) -> tup
     ]
     entries = directory_entries(paths, time, explicit)
     return (*entries, Entry.file(specs[0].path(HISTORY), 0, time)) if first else entries
+
+
+def _with_home(directories: tuple[Entry, ...], image: stack.Image, time: int) -> tuple[Entry, ...]:
+    """Add the user's home, which somebody else's base does not have."""
+    user = User.of(image.user, home(image))
+    path = user.home.strip("/").encode()
+    owned = replace(Entry.directory(path, time), uid=user.uid, gid=user.gid)
+    found = {entry.path: entry for entry in (*directory_entries([path], time), owned, *directories)}
+    return tuple(found[name] for name in sorted(found))
 
 
 def _placed(placement: Placement) -> Iterable[str]:

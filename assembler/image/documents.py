@@ -18,6 +18,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 OCI = "org.opencontainers.image"
 OURS = "io.github.rocm.atom"
 REF_NAME = f"{OCI}.ref.name"
+BASE_DIGEST = f"{OCI}.base.digest"
 CONTAINERD_NAME = "io.containerd.image.name"
 KEY = f"{OURS}.assembly-key"
 LAYER_NAME = f"{OURS}.layer"
@@ -45,6 +46,7 @@ class LayerFacts:
     tar_size: int
     packages: tuple[str, ...]
     created: int
+    media_type: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def manifest(
             "config": image_config.as_dict(),
             "layers": [
                 {
-                    "mediaType": media_type,
+                    "mediaType": layer.media_type or media_type,
                     "digest": layer.digest,
                     "size": layer.size,
                     "annotations": {

@@ -50,6 +50,11 @@ class Recipe:
         """Read the labels; ImageError when they are not this assembler's."""
         compression = _CODEC.match(labels.get(documents.COMPRESSION, ""))
         version = labels.get(documents.FORMAT, "")
+        if documents.BASE_DIGEST in labels:
+            raise ImageError(
+                "the image stands on a base image, which its lock does not name",
+                remedy="assemble it again with the same --base and compare the digests",
+            )
         if not compression or documents.LOCK not in labels:
             raise ImageError(
                 "the image's labels do not say how it was made",

@@ -14,9 +14,11 @@ from assembler.image.compression import Codec
 from assembler.image.debian import read_slimming
 from assembler.image.documents import ARCHITECTURES
 from assembler.image.epoch import Epoch
+from assembler.image.foreign import ForeignBase
 from assembler.image.layer import LAYER_FORMAT
 from assembler.image.plan import (
     DEFAULT_BUDGET,
+    MOST_LAYERS,
     LayerPlan,
     PlannedPackage,
     classes_source,
@@ -57,6 +59,7 @@ class Options:
     codec: Codec = field(default_factory=Codec)
     budget: int = DEFAULT_BUDGET
     epoch: Epoch = field(default_factory=Epoch)
+    base: ForeignBase | None = None
     jobs: int | None = None
 
 
@@ -119,23 +122,28 @@ def assembly_key(request: Request, image: stack.Image, options: Options) -> str:
             "compression": options.codec.label,
             "budget": options.budget,
             "bound": options.epoch.bound,
+            "base": options.base.digest if options.base else None,
             "formats": [FORMAT_VERSION, SEGMENT_FORMAT, LAYER_FORMAT, BASE_FORMAT],
             "rules": [sha256_bytes(rules) for rules in (read_slimming().source, classes_source())],
         }
     )
 
 
-def image_plan(lock: Lock, budget: int) -> tuple[LayerPlan, ...]:
-    """Return the layers of a lock's packages, bottom first, without the base."""
+def image_plan(lock: Lock, budget: int, base_layers: int) -> tuple[LayerPlan, ...]:
+    """Return the layers of a lock's packages, bottom first, without those of the base."""
     below = depths({package.name: package.depends for package in lock.packages})
     planned = [
         PlannedPackage(package.name, package.size, below[package.name]) for package in lock.packages
     ]
-    # The base is a layer of its own and counts.
-    return plan_layers(planned, max(1, budget - 1) if lock.base else budget)
+    if base_layers >= MOST_LAYERS:
+        raise ImageError(
+            f"the base image has {base_layers} layers, and engines mount little more than that",
+            remedy="choose a base with fewer",
+        )
+    return plan_layers(planned, max(1, budget - base_layers))
 
 
-def check_request(lock: Lock, image: stack.Image) -> None:
+def check_request(lock: Lock, image: stack.Image, base: ForeignBase | None = None) -> None:
     """Raise ImageError when a lock cannot become this image."""
     if lock.platform not in ARCHITECTURES:
         raise ImageError(
@@ -155,7 +163,10 @@ def check_request(lock: Lock, image: stack.Image) -> None:
             f"the prefix {image.prefix!r} is not an absolute path of its own",
             remedy="set one like /opt/atom",
         )
-    _check_glibc(lock, image.base.glibc)
+    if base is not None:
+        base.check(image.prefix)
+        base.check(home(image))
+    _check_glibc(lock, (base.glibc or "0") if base else image.base.glibc)
 
 
 def _check_glibc(lock: Lock, glibc: str) -> None:
@@ -165,8 +176,9 @@ def _check_glibc(lock: Lock, glibc: str) -> None:
             found = _GLIBC.match(spec)
             if found and _numbers(found[1]) > have:
                 raise ImageError(
-                    f"{package.name} needs glibc {found[1]}, but the base brings {glibc}",
-                    remedy="choose a newer Debian release for the image's base in stack.toml",
+                    f"{package.name} needs glibc {found[1]}, but the base brings "
+                    f"{'none' if glibc == '0' else glibc}",
+                    remedy="choose a newer base: another Debian release in stack.toml, or --base",
                 )
 
 

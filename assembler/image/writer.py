@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +11,14 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from assembler.digest import CHUNK
 from assembler.image import documents
 from assembler.image.activation import environment
 from assembler.image.blueprint import BASE, Blueprint, Drafter, ImageLayer
 from assembler.image.bytecode import Interpreter
-from assembler.image.cache import LayerCache, LayerRecord, SegmentCache
+from assembler.image.cache import LayerCache, LayerRecord, SegmentCache, scratch_file
 from assembler.image.epoch import rfc3339
+from assembler.image.foreign import ForeignBase, media_type
 from assembler.image.interpreter import LazyInterpreter, prepare
 from assembler.image.layer import LayerWriter
 from assembler.image.layout import Layout
@@ -50,7 +53,9 @@ class Writer:
         for record in records:
             activation.update(record.activation)
             self._tell(record)
-        facts = [
+        foreign = self._options.base
+        facts = self._foreign(foreign) if foreign else []
+        facts += [
             documents.LayerFacts(
                 layer.spec.name,
                 record.digest,
@@ -69,7 +74,9 @@ class Writer:
             architecture=architecture,
             created=created,
             user=image.user,
-            env=environment(image.prefix, activation, image.env),
+            env=environment(
+                image.prefix, activation, image.env, dict(foreign.env) if foreign else {}
+            ),
             entrypoint=image.entrypoint,
             cmd=image.cmd,
             workdir=image.workdir,
@@ -88,6 +95,32 @@ class Writer:
             gfx=",".join(lock.gfx_targets),
         )
 
+    def _foreign(self, base: ForeignBase) -> list[documents.LayerFacts]:
+        """Bring a base image's layers into the layout, as they are."""
+        source = Layout(base.layout)
+        facts = []
+        for number, layer in enumerate(base.layers, 1):
+            digest, size = layer["digest"], layer["size"]
+            if not self._target.has(digest, size):
+                with scratch_file(self._target.blobs) as (stream, path):
+                    with source.blob(digest).open("rb") as blob:
+                        shutil.copyfileobj(blob, stream, CHUNK)
+                    stream.flush()
+                    path.replace(self._target.blob(digest))
+            facts.append(
+                documents.LayerFacts(
+                    f"{BASE}-{number}",
+                    digest,
+                    size,
+                    base.diff_ids[number - 1],
+                    base.sizes[number - 1],
+                    (),
+                    0,
+                    media_type(layer),
+                )
+            )
+        return facts
+
     def _labels(self, lock: Lock, created: str) -> dict[str, str]:
         bound = self._options.epoch.bound
         named = (spec.split()[0].split("::")[-1] for spec in lock.specs)
@@ -97,6 +130,7 @@ class Writer:
             f"{documents.OCI}.created": created,
             f"{documents.OCI}.version": root.version if root else "",
             f"{documents.OCI}.licenses": root.license if root else "",
+            documents.BASE_DIGEST: self._options.base.digest if self._options.base else "",
             documents.PROFILE: lock.profile,
             documents.LOCK: f"sha256:{lock.digest}",
             documents.GFX: ",".join(lock.gfx_targets),
