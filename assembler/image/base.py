@@ -1,14 +1,14 @@
 """The image's bottom layer: a distroless-like Debian base, made from pinned .deb files in memory.
 
 Beside the packages' files it holds what a container needs and maintainer scripts would have made:
-users, name service, certificates, /tmp and the user's home. There is no ld.so.cache: Debian's
-libraries lie in the loader's built-in folders, and those of the prefix are found by RPATH.
+users, name service, certificates, the loader's cache, /tmp and the user's home. The prefix's
+libraries are not in that cache: they are found by RPATH.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from assembler.digest import digest_of, sha256_bytes
@@ -25,13 +25,14 @@ from assembler.image.debian import (
     read_slimming,
     record,
 )
-from assembler.image.entry import Entry, Kind, check_path, header, padding, parents
+from assembler.image.entry import Entry, Kind, check_path, header, padding, parents, show
 from assembler.image.interpreter import LazyInterpreter
+from assembler.image.ldcache import PATH, Library, cache_bytes, read_library
 from assembler.image.segment import Notes
 from assembler.sources.pins import Pin
 from assembler.sources.store import Store
 
-BASE_FORMAT = 1
+BASE_FORMAT = 2
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 _MOZILLA = "usr/share/ca-certificates/mozilla/"
 
@@ -159,6 +160,7 @@ def _configure(tree: Tree, packages: Sequence[DebPackage], user: User, mtime: in
         tree.put(CERTIFICATES, b"".join(data for _, data in sorted(certificates)), mtime)
     # What libc-bin's script would copy; without it glibc asks DNS before /etc/hosts.
     tree.put("etc/nsswitch.conf", switch or b"hosts: files dns\n", mtime)
+    tree.put(PATH, cache_bytes(_libraries(tree)), mtime)
     for folder in (b"tmp", b"var/tmp"):
         tree.entries[folder] = Entry.directory(folder, mtime, 0o1777), b""
     home = check_path(user.home.strip("/").encode(), "stack.toml's workdir")
@@ -166,6 +168,18 @@ def _configure(tree: Tree, packages: Sequence[DebPackage], user: User, mtime: in
         Entry(home, Kind.DIRECTORY, 0o755, mtime, uid=user.uid, gid=user.gid),
         b"",
     )
+
+
+def _libraries(tree: Tree) -> Iterator[Library]:
+    """Yield the shared libraries in the loader's own folders, by the names they are asked for."""
+    for path, (entry, content) in tree.entries.items():
+        folder = path.rpartition(b"/")[0]
+        if entry.kind is Kind.FILE and path.startswith(b"usr/lib/") and path.count(b"/") <= 3:
+            library = read_library(f"/{show(path)}", content)
+            if library is not None:
+                link = folder + b"/" + library.soname.encode()
+                if link in tree.entries:
+                    yield replace(library, path=f"/{show(link)}")
 
 
 def _check(tree: Tree) -> None:
