@@ -31,6 +31,8 @@ FORMAT = 1
 # milliseconds, and zip files begin in 1980.
 EPOCH = 1735689600
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+ZIP64_VERSION = 45  # of the zip format: entries that may pass 4 GB
+ZIP_SIZES = 18  # where a local header has its two sizes of four bytes
 PLACEHOLDER_LENGTH = 255
 PLACEHOLDER = ("/opt/conda_prefix" + "_placehold" * 30)[:PLACEHOLDER_LENGTH]
 # Level 9 costs seconds on small packages; on the few that are most of the bytes it costs minutes.
@@ -87,6 +89,7 @@ def _component(archive: zipfile.ZipFile, prefix: str) -> Iterator[tarfile.TarFil
 def _new_component(archive: zipfile.ZipFile, name: str, level: int) -> Iterator[tarfile.TarFile]:
     entry = zipfile.ZipInfo(name, ZIP_EPOCH)
     entry.external_attr = 0o644 << 16
+    entry.create_version = entry.extract_version = ZIP64_VERSION
     compressor = zstandard.ZstdCompressor(level=level, threads=THREADS)
     with (
         archive.open(entry, "w", force_zip64=True) as raw,
@@ -207,8 +210,22 @@ def normalise(package: Path, folder: Path, stamp: Stamp) -> Path:
             info["info/assembler.json"] = canonical_json(facts)
             with _new_component(result, f"info-{stem}.tar.zst", LEVEL_SMALL) as target:
                 _write_info(target, info)
+    _settle_sizes(partial)
     partial.replace(final)
     return final
+
+
+def _settle_sizes(package: Path) -> None:
+    """Say in each streamed component's local header that its sizes stand in the ZIP64 field.
+
+    CPython does so from 3.11.4 on; earlier releases write them in both places.
+    """
+    with zipfile.ZipFile(package) as archive:
+        entries = [one for one in archive.infolist() if one.extract_version == ZIP64_VERSION]
+    with package.open("r+b") as stream:
+        for entry in entries:
+            stream.seek(entry.header_offset + ZIP_SIZES)
+            stream.write(b"\xff" * 8)
 
 
 def read_stamp(package: Path) -> dict[str, Any]:
