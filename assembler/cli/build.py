@@ -10,7 +10,7 @@ from assembler.build.builder import Builder, BuildResult, plan
 from assembler.build.needs import GB, Machine
 from assembler.build.plan import BuildPlan
 from assembler.cli.fetch import report
-from assembler.cli.options import Session, common
+from assembler.cli.options import Session, common, fetching
 from assembler.errors import BuildError
 from assembler.sources.fetch import fetch
 from assembler.sources.given import take
@@ -94,15 +94,7 @@ def wanted_recipes(
     metavar="GB",
     help="Memory that builds may use [what is free].",
 )
-@click.option("--locked", is_flag=True, help="Refuse to re-pin Debian packages that moved.")
-@click.option("--offline", is_flag=True, help="Use the store alone.")
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    metavar="NAME=PATH|URL@COMMIT",
-    help="A source tree that you give; remembered until NAME= forgets it.",
-)
+@fetching
 @common
 def command(
     session: Session,

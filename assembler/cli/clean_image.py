@@ -8,7 +8,7 @@ import click
 from rich.filesize import decimal
 
 from assembler.cli.fetch import report
-from assembler.cli.options import Session, common
+from assembler.cli.options import Session, common, fetching
 from assembler.pipeline import Outcome, Pipeline, Wishes, as_dict
 from assembler.sources.given import take
 
@@ -31,17 +31,9 @@ def table(outcome: Outcome) -> str:
 
 
 @click.command("clean-image")
-@click.option("--locked", is_flag=True, help="Refuse to re-pin or to write a new lock.")
-@click.option("--offline", is_flag=True, help="Use the store alone.")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Packages at a time [CPUs].")
 @click.option("--gfx", multiple=True, metavar="TARGET", help="Only these GPU targets (repeatable).")
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    metavar="NAME=PATH|URL@COMMIT",
-    help="A source tree that you give; remembered until NAME= forgets it.",
-)
+@fetching
 @click.option("--sandbox", metavar="NAME", help="Run smokes with podman, bwrap or chroot.")
 @common
 def command(
@@ -55,7 +47,8 @@ def command(
 ) -> None:
     """Do all that is not up to date: fetch, build, lock, image, verify.
 
-    Debian packages that the mirror no longer serves are re-pinned and named; --locked refuses.
+    Debian packages that the mirror no longer serves are re-pinned and named. --locked refuses that,
+    and a lock that is not fresh.
     """
     wishes = Wishes(
         locked=locked,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 from rich.filesize import decimal
 
-from assembler.cli.options import Session, common
+from assembler.cli.options import Session, common, fetching
 from assembler.progress import Progress
 from assembler.sources.fetch import FetchResult, fetch
 from assembler.sources.given import take
@@ -41,8 +41,6 @@ def summary(result: FetchResult) -> str:
 
 @click.command()
 @common
-@click.option("--locked", is_flag=True, help="Refuse to re-pin Debian packages that moved.")
-@click.option("--offline", is_flag=True, help="Use the store alone.")
 @click.option("--verify", is_flag=True, help="Hash stored files again; rotten ones are refetched.")
 @click.option(
     "-j",
@@ -52,13 +50,7 @@ def summary(result: FetchResult) -> str:
     show_default=True,
     help="Downloads at once.",
 )
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    metavar="NAME=PATH|URL@COMMIT",
-    help="A source tree that you give; remembered until NAME= forgets it.",
-)
+@fetching
 def command(
     session: Session, locked: bool, offline: bool, verify: bool, jobs: int, sources: tuple[str, ...]
 ) -> None:

@@ -91,3 +91,21 @@ def common(function: F) -> F:
     inherited = getattr(function, "__click_params__", [])
     wrapper.__click_params__ = inherited + wrapper.__click_params__  # type: ignore[attr-defined]
     return wrapper  # type: ignore[return-value]
+
+
+def fetching(function: F) -> F:
+    """Add --locked, --offline and --source: what every command that fetches has."""
+    options = (
+        click.option("--locked", is_flag=True, help="Refuse to re-pin Debian packages that moved."),
+        click.option("--offline", is_flag=True, help="Use the store alone."),
+        click.option(
+            "--source",
+            "sources",
+            multiple=True,
+            metavar="NAME=PATH|URL@COMMIT",
+            help="A source tree that you give; remembered until NAME= forgets it.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
