@@ -42,12 +42,20 @@ result = assemble(lock_of(Path(sys.argv[2])), Path(sys.argv[2]), image, here / "
 os._exit(0)
 """
 
+ZONES = ("UTC", "Asia/Kathmandu", "America/St_Johns", "Pacific/Kiritimati")
+LOCALES = ("C", "C.UTF-8", "tr_TR.UTF-8")
+# Ten machines: every zone, umask, locale, home, hash seed and number of workers in other company.
 VARIED = [
-    {"TZ": "UTC", "TEST_UMASK": "022", "LC_ALL": "C", "TEST_JOBS": "1", "PYTHONHASHSEED": "0"},
-    {"TZ": "Asia/Kathmandu", "TEST_UMASK": "077", "LC_ALL": "C.UTF-8", "TEST_JOBS": "2"},
-    {"TZ": "America/St_Johns", "TEST_UMASK": "000", "LC_ALL": "tr_TR.UTF-8", "TEST_JOBS": "4",
-     "HOME": "/nonexistent", "PYTHONHASHSEED": "7"},
-]  # fmt: skip
+    {
+        "TZ": ZONES[number % 4],
+        "TEST_UMASK": ("022", "077", "000")[number % 3],
+        "LC_ALL": LOCALES[number // 2 % 3],
+        "TEST_JOBS": str(1 + number % 4),
+        "PYTHONHASHSEED": str(number * 7919),
+        **({"HOME": f"/nonexistent/{number}"} if number % 2 else {}),
+    }
+    for number in range(10)
+]
 
 
 def test_the_machine_leaves_no_trace(tmp_path, image):

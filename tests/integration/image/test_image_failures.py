@@ -219,6 +219,21 @@ def test_killed_at_any_point(tmp_path, image, number):
     assert len(valid) == 3
 
 
+def test_two_at_once_make_one_image(tmp_path, image):
+    fill_channel(tmp_path / "channel")
+    both = [run(tmp_path, image), run(tmp_path, image)]
+    digests = set()
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        digests.add(out.split()[-1])
+    (digest,) = digests
+    layout = Layout(tmp_path / "image")
+    assert [entry["digest"] for entry in layout.entries()] == [digest]
+    assert layout.is_complete(layout.entries()[0])
+    assert not layout.leftovers()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_full_disk(make_image, former, channel, tmp_path):
     result, lock = former

@@ -26,6 +26,9 @@ from image_packages import (
 
 from assembler import stack
 from assembler.image.assemble import assemble
+from assembler.image.compression import Codec
+from assembler.image.epoch import Epoch
+from assembler.image.request import Options
 from assembler.progress import SilentProgress
 from assembler.sources.store import Store
 
@@ -91,9 +94,14 @@ def compare_record(ours: dict, theirs: dict) -> None:
             assert mine.get(key) == entry.get(key), (entry["_path"], key)
 
 
-def test_union_is_the_install(make_image, channel, tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [Options(), Options(budget=1), Options(budget=100, codec=Codec("zstd", 9), epoch=Epoch(1))],
+    ids=["default", "one-layer", "many-layers"],
+)
+def test_union_is_the_install(make_image, channel, tmp_path, options):
     lock = lock_of(channel)
-    result = make_image(lock, channel)
+    result = make_image(lock, channel, options=options)
     install(lock, channel, tmp_path / "prefix", PREFIX)
     compare(result.layout, tmp_path / "prefix")
 
