@@ -29,8 +29,8 @@ from assembler.lock.model import Lock
 from assembler.progress import Progress
 from assembler.sources.store import Store
 
-# More threads than these only cost memory: a zstd context holds some 12 MB for each.
-MOST_JOBS = 4
+# Processes that compile modules, and threads that read packages' descriptions.
+MOST_JOBS = 16
 
 
 def assemble(

@@ -27,6 +27,10 @@ from assembler.lock.model import Lock
 from assembler.progress import Progress
 from assembler.sources.debian import DebianArchive
 
+# Two layers with two compressing threads each: more would be faster on many cores, but a zstd
+# context holds some 25 MB a thread, and assembling is to fit into 300 MB.
+LAYERS_AT_ONCE = 2
+THREADS_A_LAYER = 2
 LARGE_LAYER = 5 * 10**9  # bytes
 
 
@@ -176,7 +180,7 @@ class Writer:
                     self._segments,
                     self._options.codec,
                     interpreter,
-                    threads=self._drafter.jobs,
+                    threads=min(self._drafter.jobs, THREADS_A_LAYER),
                     advance=advance,
                 )
                 return self._in_parallel(writer, missing)
@@ -193,7 +197,8 @@ class Writer:
             return record
 
         order = sorted(missing, key=lambda key: (-missing[key].size, key))
-        with ThreadPoolExecutor(self._drafter.jobs, thread_name_prefix="layer") as pool:
+        workers = min(self._drafter.jobs, LAYERS_AT_ONCE)
+        with ThreadPoolExecutor(workers, thread_name_prefix="layer") as pool:
             futures = [pool.submit(write, key) for key in order]
             try:
                 return {key: future.result() for key, future in zip(order, futures, strict=True)}
