@@ -130,7 +130,7 @@ def test_locks_that_are_no_image():
     with pytest.raises(ImageError, match="osx-64"):
         check_request(lock(locked("a"), platform="osx-64"), image())
     with pytest.raises(ImageError, match="not in the channel but at https"):
-        check_request(lock(locked("a", url="https://conda.anaconda.org/x")), image())
+        check_request(lock(locked("a", url="https://example.org/x")), image())
     for prefix in ("opt/atom", "/", "/usr"):
         with pytest.raises(ImageError, match="prefix"):
             check_request(lock(locked("a")), image(prefix))
