@@ -43,17 +43,28 @@ class Built:
     seconds: float
     size: int
     left_out: tuple[dict[str, Any], ...]
+    parts: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass
 class BuildResult:
-    """What a build run did."""
+    """What a build run did, for which GPU targets."""
 
     plan: BuildPlan
+    gfx_targets: tuple[str, ...] = ()
     built: list[Built] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    @property
+    def unasked(self) -> dict[str, int]:
+        """Bytes of device files by target, of targets that nobody asked for: in no package."""
+        found: dict[str, int] = {}
+        for part in (part for item in self.built for part in item.parts):
+            if part["target"] not in self.gfx_targets:
+                found[part["target"]] = found.get(part["target"], 0) + part["bytes"]
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result for ``--json``."""
@@ -63,6 +74,7 @@ class BuildResult:
             "removed": list(self.removed),
             "up_to_date": [item.path for item in self.plan.packages if item.up_to_date],
             "left_out": list(self.plan.left_out),
+            "unasked_targets": self.unasked,
             "seconds": round(self.seconds, 1),
         }
 
@@ -154,7 +166,7 @@ class Builder:
             repair(self._workspace.channel, self._progress, whole=False)
             stack = read_recipes(self._workspace, self._profile)
             found = plan_stack(self._workspace, stack, self._profile, self._machine)
-            result = BuildResult(found.select(only, up_to))
+            result = BuildResult(found.select(only, up_to), stack.gfx_targets)
             self._refuse(result, stack, keep_going)
             shutil.rmtree(self._all_work, ignore_errors=True)
             self._logs.mkdir(parents=True, exist_ok=True)
@@ -266,7 +278,12 @@ class Builder:
         package = Path(outcome.package)
         done.append(package)
         built = Built(
-            planned.path, planned.why, outcome.seconds, package.stat().st_size, outcome.left_out
+            planned.path,
+            planned.why,
+            outcome.seconds,
+            package.stat().st_size,
+            outcome.left_out,
+            outcome.parts,
         )
         result.built.append(built)
         self._progress.detail(f"built {planned.label} in {outcome.seconds:.1f} s")

@@ -51,6 +51,8 @@ def summary(result: BuildResult) -> str:
     words = f"built {len(result.built)} of {total} packages in {result.seconds:.0f} s"
     if left_out:
         words += f", {left_out / 1e6:.0f} MB left out by rules"
+    if unasked := result.unasked:
+        words += f", {sum(unasked.values()) / 1e6:.0f} MB for {', '.join(unasked)} in no package"
     if result.removed:
         words += f", {len(result.removed)} replaced packages removed"
     return words

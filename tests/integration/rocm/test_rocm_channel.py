@@ -41,6 +41,9 @@ def built(make_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Wo
     workspace = make_project(tmp_path_factory.mktemp("rocm") / "project")
     result = run(workspace, "build", "--offline", "-j", "2")
     assert len(result["built"]) == 19
+    # what fat wheels bring for targets that nobody asked for
+    assert set(result["unasked_targets"]) == set(FAT) - set(TARGETS)
+    assert all(size > 0 for size in result["unasked_targets"].values())
     return workspace
 
 
