@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from assembler import verify as verify_room
-from assembler.build.builder import Builder, BuildResult
+from assembler.build.builder import Builder
 from assembler.build.keys import folder_digests
+from assembler.build.result import BuildResult
 from assembler.digest import digest_of
 from assembler.errors import LockError, VerifyError
 from assembler.image.assemble import assemble

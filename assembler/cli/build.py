@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from assembler.build.builder import Builder, BuildResult, plan
+from assembler.build.builder import Builder, plan
 from assembler.build.needs import GB, Machine
 from assembler.build.plan import BuildPlan
+from assembler.build.result import BuildResult
 from assembler.cli.fetch import report
 from assembler.cli.options import Session, common, fetching
 from assembler.errors import BuildError
