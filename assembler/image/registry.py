@@ -53,7 +53,7 @@ class Reference:
                          and found["host"] != "localhost"):  # fmt: skip
             raise ImageError(
                 f"{text!r} names no repository in a registry",
-                remedy="write HOST/NAME[:TAG], as in registry.example.com/rocm/atom:1.0 or localhost:5000/atom",
+                remedy="write HOST/NAME[:TAG], as in registry.example.com/atom:1.0",
             )
         return cls(found["host"], found["name"], found["tag"])
 
