@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from assembler.workspace import Workspace
+from assembler.workspace import STORE_VARIABLE, Workspace
 
+# The user's own store must not take part in tests; only those of the real stack are given it.
+REAL_STORE = os.environ.pop(STORE_VARIABLE, None)
 TINY = Path(__file__).parent / "tiny"
 ROOT = Path(__file__).parent.parent
 
@@ -46,3 +48,10 @@ def run_assembler(
 def assembler() -> Run:
     """The command line, as a function."""
     return run_assembler
+
+
+@pytest.fixture
+def real_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this test and what it runs the store that the real stack was made from."""
+    if REAL_STORE is not None:
+        monkeypatch.setenv(STORE_VARIABLE, REAL_STORE)

@@ -17,7 +17,7 @@ from assembler.verify.gfx import CodeObject, inventory
 from assembler.workspace import Workspace
 from tests.conftest import ROOT, run_assembler
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("real_store")]
 
 HERE = Workspace.at(ROOT)
 
