@@ -7,7 +7,8 @@ import os
 import click
 
 from assembler.cli.options import Session, common
-from assembler.sources.pinning import Change, Pinner
+from assembler.sources.changes import Change
+from assembler.sources.pinning import Pinner
 
 
 def line(change: Change) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,10 +15,11 @@ from assembler.errors import ConfigError, SourceUnavailableError
 from assembler.progress import Progress
 from assembler.sources import pypi, transfer, trees, wheels
 from assembler.sources.bring import Bringer
+from assembler.sources.changes import Change, recipe_change, wheel_change
 from assembler.sources.conda_names import normal
 from assembler.sources.entries import TARGETS_FILE, Entry, entries_of
 from assembler.sources.fetch import target_of
-from assembler.sources.pins import Pin, Wheel, read_wheels
+from assembler.sources.pins import Pin, read_wheels
 from assembler.sources.repin import replace_pins, write_targets
 from assembler.sources.store import Store, mismatch
 from assembler.stack import Profile
@@ -27,26 +27,6 @@ from assembler.workspace import Workspace
 
 # Never dependencies of this stack: they come with builds of torch for other GPUs.
 FOREIGN = ("nvidia-", "cuda-")
-
-
-@dataclass(frozen=True)
-class Change:
-    """One entry of a pin file that was written: versions and hashes before and after.
-
-    ``old`` is empty for a new entry, ``new`` for one that went.
-    """
-
-    path: Path
-    name: str
-    old: str
-    new: str
-    old_sha256: str
-    new_sha256: str
-
-    @property
-    def real(self) -> bool:
-        """Tell whether anything differs."""
-        return (self.old, self.old_sha256) != (self.new, self.new_sha256)
 
 
 class Pinner:
@@ -100,7 +80,7 @@ class Pinner:
                 write_targets(path, table, [new[one.key] for one in here])
             else:
                 replace_pins(path, table, {one.name: new[one.key] for one in here})
-            changes += [_change(path, one, new[one.key]) for one in here]
+            changes += [recipe_change(path, one, new[one.key]) for one in here]
         return tuple(changes)
 
     def _requests(self, requests: Sequence[str]) -> Iterator[tuple[str, Requirement]]:
@@ -156,6 +136,9 @@ class Pinner:
         pins = {}
         for one in entries:
             hit = found.get(normal(one.name))
+            if hit is None and normal(one.name) not in asked and _whole(one):
+                pins[one.key] = _complete(one, {})  # it is had from its URL, as it is
+                continue
             if hit is None:
                 where = f"index {index}" if index else pypi.places(pypi.settings())
                 if resolution.unreachable:
@@ -297,7 +280,7 @@ class Pinner:
         beside.write_text(wheels.render(new.values(), self._profile.name), encoding="utf-8")
         beside.replace(path)
         return tuple(
-            _wheel_change(path, name, old.get(name), new.get(name)) for name in sorted({*old, *new})
+            wheel_change(path, name, old.get(name), new.get(name)) for name in sorted({*old, *new})
         )
 
     def _own_names(self) -> list[str]:
@@ -319,6 +302,11 @@ class Pinner:
         return [f"{pin.name}=={pin.version}" for _, pin in pins], folders
 
 
+def _whole(entry: Entry) -> bool:
+    """Tell whether an entry lacks nothing, and says where to go when pip finds none."""
+    return all(entry.data.get(key) for key in ("version", "file", "sha256", "url"))
+
+
 def _complete(entry: Entry, values: Mapping[str, object]) -> Pin:
     try:
         return Pin.model_validate({**entry.data, **values})
@@ -332,20 +320,3 @@ def _complete(entry: Entry, values: Mapping[str, object]) -> Pin:
 def _refuse_other_bytes(old: Mapping[str, Any], new: Pin) -> None:
     if old.get("sha256") and old.get("file") == new.file and old["sha256"] != new.sha256:
         raise mismatch(f"{new.file}, as the index has it now,", str(old["sha256"]), new.sha256)
-
-
-def _change(path: Path, old: Entry, new: Pin) -> Change:
-    before, digest = str(old.data.get("version", "")), str(old.data.get("sha256", ""))
-    before = "" if old.new else before
-    return Change(path, new.name, before, new.version, digest, new.sha256)
-
-
-def _wheel_change(path: Path, name: str, old: Wheel | None, new: Wheel | None) -> Change:
-    return Change(
-        path=path,
-        name=name,
-        old=old.version if old else "",
-        new=new.version if new else "",
-        old_sha256=old.sha256 if old else "",
-        new_sha256=new.sha256 if new else "",
-    )
