@@ -94,8 +94,8 @@ def run(arguments: list[str]) -> int:
 def leave(code: int) -> NoReturn:
     """End the process at once, after flushing.
 
-    py-rattler's runtime threads can crash an interpreter that is shutting down (seen in some 5 % of
-    short programs), which would turn finished work into exit status 139.
+    py-rattler's runtime threads can crash an interpreter that is shutting down (seen in 2 to 15 %
+    of short programs), which would turn finished work into exit status 139.
     """
     sys.stdout.flush()
     sys.stderr.flush()
