@@ -43,26 +43,6 @@ def digest_of(data: object) -> str:
     return sha256_bytes(canonical_json(data))
 
 
-class HashingReader:
-    """A binary stream that counts and hashes what is read through it."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._hash = hashlib.sha256()
-        self.size = 0
-
-    def read(self, size: int = -1) -> bytes:
-        """Read up to ``size`` bytes and add them to the digest."""
-        data = self._stream.read(size)
-        self._hash.update(data)
-        self.size += len(data)
-        return data
-
-    def hexdigest(self) -> str:
-        """Return the digest of everything read so far."""
-        return self._hash.hexdigest()
-
-
 def chunks(stream: IO[bytes], size: int = CHUNK) -> Iterable[bytes]:
     """Yield a stream's bytes in pieces of at most ``size``."""
     while data := stream.read(size):
