@@ -26,7 +26,7 @@ from assembler.digest import canonical_json
 from assembler.errors import BuildError
 
 # Part of every input key: raise it when the same inputs may give other bytes.
-FORMAT = 1
+FORMAT = 2
 # 2025-01-01T00:00:00Z, the time of every file and package. Seconds; conda's index counts in
 # milliseconds, and zip files begin in 1980.
 EPOCH = 1735689600
