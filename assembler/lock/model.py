@@ -129,11 +129,6 @@ class Lock:
         """The SHA-256 of everything the lock says, in one spelling."""
         return digest_of(self.as_dict())
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether every package is one of the local channel's."""
-        return all(package.url is None for package in self.packages)
-
     def as_dict(self) -> dict[str, object]:
         """Return the lock as plain data."""
         return {

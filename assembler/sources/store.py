@@ -139,13 +139,6 @@ class Store:
                 raise mismatch(name, sha256, found)
             return self._place(beside, sha256)
 
-    def add_bytes(self, data: bytes, sha256: str, *, name: str) -> Path:
-        """Take bytes in; for small files that were made here."""
-        beside = self._beside()
-        with room(name, beside):
-            beside.write_bytes(data)
-            return self.add(beside, sha256, name=name, move=True)
-
     def _beside(self) -> Path:
         folder = self.root / "partial"
         folder.mkdir(parents=True, exist_ok=True)

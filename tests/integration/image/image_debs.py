@@ -54,7 +54,10 @@ def make_deb(store: Store, name: str, items: Sequence[Item], version: str = "1.0
         head = f"{member:<16}{TIMESTAMP:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n"
         data += head.encode() + content + (b"\n" if len(content) % 2 else b"")
     digest = hashlib.sha256(data).hexdigest()
-    store.add_bytes(data, digest, name=name)
+    file = store.root.with_name(f"{digest}.deb")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    store.add(file, digest, name=name, move=True)
     return Pin(
         kind="debian", name=name, version=version, file=f"{name}_{version}_amd64.deb",
         sha256=digest, size=len(data), suite="trixie", architecture="amd64",

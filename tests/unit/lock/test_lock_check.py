@@ -195,7 +195,9 @@ def test_a_base_package_that_apt_no_longer_lists(tmp_path: Path) -> None:
     assert [reason.where for reason in result.reasons] == ["zlib1g"]
     data = b"the file"
     sha256 = hashlib.sha256(data).hexdigest()
-    Store(project.store).add_bytes(data, sha256, name="x")
+    file = project.store.with_name("given")
+    file.write_bytes(data)
+    Store(project.store).add(file, sha256, move=True)
     pins = (lock.base[0], lock.base[1].model_copy(update={"sha256": sha256}))
     write_lock(replace(lock, base=pins), project.lock_folder(profile))
     assert check(project).verdict is Verdict.FRESH  # the store has a copy

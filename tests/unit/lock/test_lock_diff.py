@@ -107,12 +107,14 @@ def test_pins_that_are_served_stay_and_are_asked_about_once(
 
 
 def test_pins_in_the_store_need_no_archive(imaged: Profile, tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = Store(tmp_path / "store")
     pins = []
     for pin in FakeArchive("1").resolve(["libc6", "zlib1g"]):
         data = pin.name.encode()
         sha256 = hashlib.sha256(data).hexdigest()
-        store.add_bytes(data, sha256, name=pin.file)
+        file = tmp_path / pin.file
+        file.write_bytes(data)
+        store.add(file, sha256, move=True)
         pins.append(pin.model_copy(update={"sha256": sha256}))
 
     def never() -> FakeArchive:

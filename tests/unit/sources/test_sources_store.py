@@ -20,6 +20,13 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def stored(store: Store, data: bytes) -> Path:
+    """Put bytes into the store by way of a file beside it."""
+    source = store.root.with_name("given")
+    source.write_bytes(data)
+    return store.add(source, sha(data), move=True)
+
+
 def files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file())
 
@@ -54,8 +61,8 @@ def test_wrong_bytes_are_named_and_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_rotten_file_is_found_and_removed(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.add_bytes(b"right", sha(b"right"), name="x")
+    store = Store(tmp_path / "store")
+    stored(store, b"right")
     assert store.verify(sha(b"right"))
     path = store.path(sha(b"right"))
     path.chmod(0o644)
@@ -67,7 +74,7 @@ def test_a_rotten_file_is_found_and_removed(tmp_path: Path) -> None:
 
 def test_links_share_the_bytes(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    path = store.add_bytes(b"right", sha(b"right"), name="x")
+    path = stored(store, b"right")
     place = tmp_path / "sources" / "recipe" / "file.whl"
     store.link(sha(b"right"), place)
     assert place.samefile(path)
@@ -85,7 +92,7 @@ def test_a_copy_serves_where_no_link_can_be(
         raise OSError(18, "Invalid cross-device link")
 
     store = Store(tmp_path / "store")
-    path = store.add_bytes(b"right", sha(b"right"), name="x")
+    path = stored(store, b"right")
     monkeypatch.setattr(os, "link", refuse)
     store.link(sha(b"right"), tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"right"
