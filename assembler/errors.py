@@ -115,6 +115,13 @@ class BusyError(AssemblerError):
     kind = "busy"
 
 
+class AccessError(AssemblerError):
+    """A file or folder cannot be read or written."""
+
+    exit_code = 15
+    kind = "access"
+
+
 class MissingToolError(AssemblerError):
     """The machine lacks a program or a privilege."""
 

@@ -21,7 +21,7 @@ from assembler.image.assemble import assemble
 from assembler.image.request import ImageResult
 from assembler.lock.check import Verdict, check_lock
 from assembler.lock.files import read_lock
-from assembler.lock.make import ALL_TARGETS, Locked, update_lock
+from assembler.lock.make import ALL_TARGETS, Locked, locked_gfx, update_lock
 from assembler.lock.model import Lock
 from assembler.progress import Progress
 from assembler.sources.fetch import FetchResult, fetch
@@ -110,6 +110,10 @@ class Pipeline:
         """Lock, assemble and verify what ``build_channel`` built; the first error ends the run."""
         lock = self._stage("lock", self._lock, lambda pair: pair[1])[0]
         self.outcome.gfx_targets = lock.gfx_targets
+        if locked_gfx(lock) and not self._wishes.gfx:
+            self._progress.say(
+                f"the lock asks for {' '.join(lock.gfx_targets)} alone; --gfx all takes them all"
+            )
         self.outcome.image = self._stage("image", lambda: self._image(lock), _image_words)
         self._stage("verify", self._verify, lambda words: words)
         return self.outcome
@@ -164,10 +168,23 @@ class Pipeline:
             for reason in check.reasons[:MOST_REASONS]:
                 self._progress.say(f"lock: {reason.where}: {reason.what}")
             return False
-        if self._wishes.gfx and set(self._wishes.gfx) != set(read_lock(file).gfx_targets):
+        lock = read_lock(file)
+        if self._wishes.gfx and not self._holds_wish(lock):
+            if locked:
+                raise LockError(
+                    f"the lock is for {' '.join(lock.gfx_targets)}, not for "
+                    f"{' '.join(self._wishes.gfx)}",
+                    remedy="run it again without --locked to write a new lock",
+                )
             return False
         # Base packages that are not in the store may have left the mirror: then they are re-pinned.
-        return locked or all(self._store.has(pin.sha256) for pin in read_lock(file).base)
+        return locked or all(self._store.has(pin.sha256) for pin in lock.base)
+
+    def _holds_wish(self, lock: Lock) -> bool:
+        """Say whether a lock is what ``--gfx`` asks for."""
+        if ALL_TARGETS in self._wishes.gfx:
+            return not locked_gfx(lock)
+        return set(self._wishes.gfx) == set(locked_gfx(lock))
 
     def _relock(self) -> Locked:
         return update_lock(
@@ -196,6 +213,7 @@ class Pipeline:
                 "gates": folder_digests(Path(verify_room.__file__).parent),
                 "policy": request.policy.model_dump(mode="json"),
                 "smoke": [smoke.model_dump(mode="json") for smoke in request.smokes],
+                "sandbox": self._wishes.sandbox,
             }
         )
         passed = request.scratch / f"{self._profile.image.name}.passed"

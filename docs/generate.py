@@ -61,13 +61,15 @@ def exit_codes() -> str:
     rows += [
         (gate.exit_code, f"`verify`: gate {gate.name} alone failed") for gate in GATES.values()
     ]
-    rows.append((130, "interrupted; nothing was replaced"))
+    rows.append((130, "interrupted (SIGINT, SIGTERM); what was finished stays"))
     lines = [f"# Exit codes\n\n{NOTE}| code | meaning |\n|---|---|\n"]
     lines += [f"| {code} | {meaning} |\n" for code, meaning in sorted(rows)]
     lines.append(
         "\nEvery error is one sentence on stderr: what was seen, and what to do. With `--json`\n"
         'the same stands on stdout as `{"error": {"kind", "exit_code", "saw", "remedy"}}`.\n'
-        "A command that fails leaves channel, lock and image as they were.\n"
+        "Channel, lock and image are each replaced whole or not at all. `clean-image` is a chain\n"
+        "of stages: one that fails leaves what it makes as it was, and what came before it stays.\n"
+        "Its exit code is 11 when gates fail; `verify` then says which.\n"
     )
     return "".join(lines)
 

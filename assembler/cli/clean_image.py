@@ -11,6 +11,7 @@ from assembler.cli.fetch import report
 from assembler.cli.options import Session, common, fetching
 from assembler.pipeline import Outcome, Pipeline, Wishes, as_dict
 from assembler.sources.given import take
+from assembler.verify.sandbox import NAMES
 
 
 def table(outcome: Outcome) -> str:
@@ -32,9 +33,14 @@ def table(outcome: Outcome) -> str:
 
 @click.command("clean-image")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Packages at a time [CPUs].")
-@click.option("--gfx", multiple=True, metavar="TARGET", help="Only these GPU targets (repeatable).")
+@click.option(
+    "--gfx",
+    multiple=True,
+    metavar="TARGET",
+    help="Only these GPU targets (repeatable); 'all' takes every one [as locked, else all].",
+)
 @fetching
-@click.option("--sandbox", metavar="NAME", help="Run smokes with podman, bwrap or chroot.")
+@click.option("--sandbox", type=click.Choice(NAMES), help="Run smokes with this, not the first.")
 @common
 def command(
     session: Session,

@@ -6,13 +6,18 @@ import errno
 import importlib
 import json
 import os
+import signal
 import sys
+import traceback
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from assembler import __version__
-from assembler.errors import AssemblerError, NoSpaceError
+from assembler.errors import AccessError, AssemblerError, NoSpaceError
+
+INTERRUPTED = 130
 
 # name -> (module, help shown in the list); modules load only when their command is called.
 COMMANDS: dict[str, str] = {
@@ -63,10 +68,26 @@ def cli() -> None:
 
 
 def _report(error: AssemblerError, *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps({"error": error.as_dict()}, indent=2, sort_keys=True))  # noqa: T201
-    print(f"assembler: {error}", file=sys.stderr)  # noqa: T201
+    _tell(error.as_dict(), str(error), as_json=as_json)
     return error.exit_code
+
+
+def _tell(facts: dict[str, object], sentence: str, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"error": facts}, indent=2, sort_keys=True))  # noqa: T201
+    print(f"assembler: {sentence}", file=sys.stderr)  # noqa: T201
+
+
+def _from_os(error: OSError) -> AssemblerError:
+    """Return what the system refused as a sentence."""
+    where = f" while using {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceError(f"the disk is full{where}", remedy="free some room and run it again")
+    name = error.filename or "a file"
+    return AccessError(
+        f"{name} cannot be used ({error.strerror or error})",
+        remedy="check what it is, its owner and its rights, and run it again",
+    )
 
 
 def run(arguments: list[str]) -> int:
@@ -75,45 +96,69 @@ def run(arguments: list[str]) -> int:
     try:
         result = cli.main(arguments, prog_name="assembler", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except click.exceptions.Abort:
-        print("assembler: interrupted; nothing was replaced.", file=sys.stderr)  # noqa: T201
-        return 130
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        words = "interrupted; what was finished stays, nothing is half-written"
+        facts: dict[str, object] = {"kind": "interrupted", "exit_code": INTERRUPTED, "saw": words}
+        _tell(facts, f"{words}.", as_json=as_json)
+        return INTERRUPTED
     except click.ClickException as error:
         error.show()
+        if as_json:
+            facts = {
+                "kind": "usage",
+                "exit_code": error.exit_code,
+                "saw": error.format_message(),
+                "remedy": "see --help",
+            }
+            print(json.dumps({"error": facts}, indent=2, sort_keys=True))  # noqa: T201
         return error.exit_code
     except AssemblerError as error:
         return _report(error, as_json=as_json)
+    except BrokenPipeError:
+        return 0  # whoever read the result has read enough
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        where = f" while writing {error.filename}" if error.filename else ""
-        full = NoSpaceError(f"the disk is full{where}", remedy="free some room and run it again")
-        return _report(full, as_json=as_json)
+        if "-v" in arguments or "--verbose" in arguments:
+            traceback.print_exc()
+        return _report(_from_os(error), as_json=as_json)
 
 
 def leave(code: int) -> NoReturn:
-    """End the process at once, after flushing.
+    """End the process at once, after flushing; a result that cannot be written fails the command.
 
-    py-rattler's runtime threads can crash an interpreter that is shutting down (seen in 2 to 15 %
-    of short programs), which would turn finished work into exit status 139.
+    py-rattler's runtime threads can crash an interpreter that is shutting down
+    (docs/decisions/0006-leaving-the-process.md), which would turn finished work into status 139.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BrokenPipeError:
+        pass
+    except OSError:
+        code = code or NoSpaceError.exit_code
     os._exit(code)
+
+
+def _open_streams() -> None:
+    """Give a process that was started without stdout or stderr somewhere to write."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+
+
+def _stop(_signum: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    _open_streams()
     try:
+        signal.signal(signal.SIGTERM, _stop)
         code = run(sys.argv[1:])
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         code = 1
-    try:
-        leave(code)
-    except BrokenPipeError:
-        os._exit(code)
+    leave(code)
