@@ -66,9 +66,10 @@ def test_lint_and_types(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-def test_no_host_of_a_package_registry_and_no_build_path_is_in_the_tree() -> None:
-    hosts = "|".join(
-        re.escape(".".join(parts))
+def forbidden() -> re.Pattern[str]:
+    """Return what no line may hold; written in parts, so that this file holds none of it."""
+    hosts = [
+        ".".join(parts)
         for parts in (
             ("pypi", "org"),
             ("pythonhosted", "org"),
@@ -76,15 +77,38 @@ def test_no_host_of_a_package_registry_and_no_build_path_is_in_the_tree() -> Non
             ("security", "debian", "org"),
             ("registry", "npmjs", "org"),
         )
-    )
-    forbidden = re.compile(rf"{hosts}|/root/\.pyenv")
+    ]
+    # A folder that checkouts lie in; the same word inside a longer path is somebody else's.
+    checkout = "/".join(("", "work", ""))
+    pyenv = "/".join(("", "root", ".pyenv"))
+    words = "|".join(re.escape(word) for word in [*hosts, pyenv])
+    return re.compile(rf"{words}|(?<![\w.}}$~-]){re.escape(checkout)}")
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        (("see https://pypi", ".org/simple"), True),
+        (("python = /root", "/.pyenv/shims"), True),
+        (("cd /work", "/main"), True),
+        (('"file:///work', '/main/channel"'), True),
+        (("build/work", "/x and $ROOT/work", "/y"), False),
+        (("WORKDIR /work", "space/x"), False),
+    ],
+)
+def test_forbidden_words_are_seen(parts: tuple[str, ...], found: bool) -> None:
+    assert bool(forbidden().search("".join(parts))) is found
+
+
+def test_no_host_of_a_package_registry_and_no_machine_path_is_in_the_tree() -> None:
+    pattern = forbidden()
     faults = []
     for file in tracked():
         text = file.read_bytes()
         if b"\0" in text[:4096]:
             continue
         for number, line in enumerate(text.decode(errors="replace").splitlines(), 1):
-            if forbidden.search(line):
+            if pattern.search(line):
                 faults.append(f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}")
     assert not faults, "\n".join(faults)
 
