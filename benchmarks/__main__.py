@@ -1,25 +1,42 @@
-"""``python -m benchmarks``: every benchmark on what `assembler clean-image --profile cpu` made."""
+"""Every benchmark on what `assembler clean-image --profile cpu` made, one after another.
+
+    python -m benchmarks [NAME…]
+
+image_dockerfile.py needs buildah, runc and root, and is run by its own name only.
+"""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ("lock_check.py", "image_assembly.py", "gfx_reader.py", "verify_image.py")
+NAMES = ("lock_check", "image_assembly", "gfx_reader", "verify_image")
 
 
 def main() -> int:
-    """Run the scripts one after another; image_dockerfile.py needs buildah and is run by hand."""
+    """Run the chosen scripts; 1 when the stack is not there."""
+    about, _, rest = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=about, epilog=rest.strip().splitlines()[-1]
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} [all]"
+    )
+    options = parser.parse_args()
+    if unknown := sorted({*options.names} - {*NAMES}):
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
     wheel = next((HERE.parent / "build/sources/cpu/amd-aiter").glob("*.whl"), None)
     if wheel is None:
         print("make the stack first: ./run assembler clean-image --profile cpu", file=sys.stderr)
         return 1
-    for script in SCRIPTS:
-        print(f"\n== {script}", flush=True)
-        extra = ["--wheel", str(wheel)] if script == "gfx_reader.py" else []
-        subprocess.run([sys.executable, str(HERE / script), *extra], cwd=HERE.parent, check=True)
+    for name in options.names or NAMES:
+        print(f"\n== {name}", flush=True)
+        extra = ["--wheel", str(wheel)] if name == "gfx_reader" else []
+        script = HERE / f"{name}.py"
+        subprocess.run([sys.executable, str(script), *extra], cwd=HERE.parent, check=True)
     return 0
 
 
