@@ -6,9 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from assembler.errors import ConfigError
 from assembler.stack import Profile, Stack, read_stack
 
 STORE_VARIABLE = "ASSEMBLER_STORE"
+# rattler-build writes the project's path into shell scripts, between quotes but unescaped.
+UNQUOTABLE = '"$`\\\n'
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,20 @@ class Workspace:
 
     @classmethod
     def at(cls, root: Path, *, channel: Path | None = None) -> Workspace:
-        """Return the workspace of the checkout at ``root``."""
+        """Return the workspace of the checkout at ``root``.
+
+        Raises ConfigError for a path that rattler-build's scripts or py-rattler cannot hold.
+        """
         root = root.absolute()
+        channel = (channel or root / "channel").absolute()
+        for path in (root, channel):
+            _demand_text(path)
+        _demand_quotable(root)
         build = root / "build"
         store = os.environ.get(STORE_VARIABLE)
         return cls(
             root=root,
-            channel=(channel or root / "channel").absolute(),
+            channel=channel,
             build=build,
             store=Path(store).absolute() if store else build / "store",
             locks=root / "locks",
@@ -67,3 +77,25 @@ class Workspace:
     def stack(self) -> Stack:
         """Read stack.toml."""
         return read_stack(self.root / "stack.toml")
+
+
+def _demand_text(path: Path) -> None:
+    raw = os.fsencode(path)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"the path {raw.decode(errors='backslashreplace')} is not valid UTF-8",
+            remedy="rename the folder, or work in another one",
+        ) from None
+
+
+def _demand_quotable(root: Path) -> None:
+    for character in UNQUOTABLE:
+        if character in str(root):
+            name = "a line break" if character == "\n" else character
+            raise ConfigError(
+                f"the project's path {str(root)!r} has {name} in it, which build scripts cannot "
+                "quote",
+                remedy="rename the folder, or work in another one",
+            )
