@@ -14,12 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from assembler.build.logs import tail
 from assembler.build.needs import Machine
 from assembler.build.normal import EPOCH
 from assembler.build.plan import BuildPlan, Planned
 from assembler.build.result import BuildResult, Built
 from assembler.build.stack import StackRecipes, plan_stack, read_recipes
-from assembler.build.worker import Job, Result
+from assembler.build.worker import Job, Result, demand_scratch
 from assembler.channel.guard import exclusive
 from assembler.channel.index import publish, repair
 from assembler.channel.location import channel_url
@@ -31,8 +32,6 @@ from assembler.variants import GFX_AXIS
 from assembler.workspace import Workspace
 
 LIVE = 1.0  # seconds between two looks of the live view
-LOG_TAIL = 4  # lines
-LOG_WORDS = 400  # characters
 
 
 def plan(
@@ -124,6 +123,8 @@ class Builder:
             found = plan_stack(self._workspace, stack, self._profile, self._machine)
             result = BuildResult(found.select(only, up_to), stack.gfx_targets)
             self._refuse(result, stack, keep_going)
+            if result.plan.todo:
+                demand_scratch()
             shutil.rmtree(self._all_work, ignore_errors=True)
             self._logs.mkdir(parents=True, exist_ok=True)
             for step in result.plan.waves():
@@ -284,12 +285,12 @@ class Builder:
             code = process.wait()
             self._processes.discard(process)
         if not result_file.is_file():
-            return Result(None, error=f"the worker ended with status {code}; {_tail(log)}")
+            return Result(None, error=f"the worker ended with status {code}; {tail(log)}")
         data: Mapping[str, Any] = json.loads(result_file.read_text(encoding="utf-8"))
         lists = {key: tuple(data[key]) for key in ("left_out", "parts")}
         outcome = Result(**{**data, **lists})
         if outcome.error:
-            return Result(None, error=_tail(log) or outcome.error, no_space=outcome.no_space)
+            return Result(None, error=tail(log) or outcome.error, no_space=outcome.no_space)
         return outcome
 
     def _channels(self) -> tuple[str, ...]:
@@ -312,10 +313,3 @@ def _live(running: Iterable[tuple[Planned, float]]) -> str:
         f"{item.rendered.name} ({now - since:.0f} s)"
         for item, since in sorted(running, key=lambda one: one[1])
     )
-
-
-def _tail(log: Path) -> str:
-    """Return the end of a log as one line: what the script said last, not how to run it again."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    lines = text.partition("\nScript execution failed.")[0].splitlines()
-    return " | ".join(line.strip() for line in lines[-LOG_TAIL:] if line.strip())[-LOG_WORDS:]

@@ -12,7 +12,7 @@ from assembler.build.keys import SourceFile, explain, input_key, package_inputs
 from assembler.build.needs import LITTLE, Needs
 from assembler.build.normal import Stamp
 from assembler.build.recipes import Rendered
-from assembler.errors import BuildError
+from assembler.errors import BuildError, ConfigError
 from assembler.variants import GFX_AXIS
 
 
@@ -58,11 +58,16 @@ class Planned:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """All packages of a profile, in an order in which they can be built."""
+    """All packages of a profile, in an order in which they can be built.
+
+    ``unfetched`` names the wheels that are not here: what packages they give is only known from
+    the wheels themselves, so that they are not among ``packages`` and nothing is stale.
+    """
 
     packages: tuple[Planned, ...]
     stale: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    unfetched: tuple[str, ...] = ()
 
     @property
     def todo(self) -> tuple[Planned, ...]:
@@ -73,7 +78,7 @@ class BuildPlan:
         """Return the plan with nothing to build but the named packages or recipes.
 
         ``up_to`` adds all that these are built with and need at run time. Patterns such as
-        ``amd-aiter*`` are understood; BuildError when one names nothing. Nothing is stale then.
+        ``amd-aiter*`` are understood; ConfigError when one names nothing. Nothing is stale then.
         """
         if not only and not up_to:
             return self
@@ -89,7 +94,7 @@ class BuildPlan:
                 needed = {*item.after, *(line.split()[0] for line in item.rendered.run)}
                 todo += [one for name in needed for one in by_name.get(name, ())]
         kept = tuple(item for item in self.packages if item.path in chosen)
-        return BuildPlan(kept, (), self.left_out)
+        return BuildPlan(kept, (), self.left_out, self.unfetched)
 
     def _named(self, patterns: Collection[str]) -> list[Planned]:
         found: list[Planned] = []
@@ -100,10 +105,10 @@ class BuildPlan:
                 if fnmatchcase(item.rendered.name, pattern)
                 or fnmatchcase(item.rendered.recipe.name, pattern)
             ]
-            if not hits:
-                names = sorted({item.rendered.name for item in self.packages})
+            if not hits and not any(fnmatchcase(name, pattern) for name in self.unfetched):
+                names = sorted({item.rendered.name for item in self.packages} | {*self.unfetched})
                 near = get_close_matches(pattern, names, n=1)
-                raise BuildError(
+                raise ConfigError(
                     f"no package or recipe of the profile is called {pattern!r}",
                     remedy=f"did you mean {near[0]!r}? `assembler build --list` names them"
                     if near

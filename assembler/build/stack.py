@@ -33,7 +33,8 @@ from assembler.workspace import Workspace
 class StackRecipes:
     """The recipes of a profile, the variant axes they are rendered with, and their source files.
 
-    ``lacks`` says by recipe which source is not pinned or not fetched.
+    ``lacks`` says by recipe which source is not pinned or not fetched. A wheel that lacks is none
+    of the ``recipes``, but named in ``unfetched``.
     """
 
     recipes: tuple[Recipe, ...]
@@ -43,6 +44,7 @@ class StackRecipes:
     left_out: tuple[str, ...]
     generated: Path
     lacks: Mapping[str, str]
+    unfetched: tuple[str, ...] = ()
 
 
 def _source_files(
@@ -230,7 +232,16 @@ def read_recipes(workspace: Workspace, profile: Profile) -> StackRecipes:
             for pin in group
             if isinstance(pin, Wheel) and _name not in lacks
         ]
-    return StackRecipes(tuple(recipes), axes, files, axes.gfx_targets, left_out, generated, lacks)
+    unfetched = tuple(
+        sorted(
+            name
+            for name, group in pins.items()
+            if name in lacks and any(isinstance(pin, Wheel) for pin in group)
+        )
+    )
+    return StackRecipes(
+        tuple(recipes), axes, files, axes.gfx_targets, left_out, generated, lacks, unfetched
+    )
 
 
 def channel_stamps(channel: Path) -> dict[str, dict[str, Any]]:
@@ -244,7 +255,10 @@ def channel_stamps(channel: Path) -> dict[str, dict[str, Any]]:
 def plan_stack(
     workspace: Workspace, stack: StackRecipes, profile: Profile, machine: Machine
 ) -> BuildPlan:
-    """Render every recipe and compare it with the channel; note what the machine lacks."""
+    """Render every recipe and compare it with the channel; note what the machine lacks.
+
+    While wheels are not fetched nothing is stale: packages in the channel may be theirs.
+    """
     scripts = workspace.recipes / SCRIPTS
     rendered: list[Rendered] = []
     inputs: dict[str, dict[str, Any]] = {}
@@ -270,4 +284,5 @@ def plan_stack(
         needs=needs,
         lacks=lacks,
     )
-    return BuildPlan(plan.packages, plan.stale, stack.left_out)
+    stale = () if stack.unfetched else plan.stale
+    return BuildPlan(plan.packages, stale, stack.left_out, stack.unfetched)

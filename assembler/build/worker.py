@@ -7,11 +7,13 @@ stays whole whatever happens here. The result file is the only thing that counts
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -23,7 +25,7 @@ from rattler_build.progress import LogEvent, SimpleProgressCallback
 
 from assembler.build.normal import Stamp, normalise
 from assembler.build.recipes import render_variants
-from assembler.errors import AssemblerError
+from assembler.errors import AssemblerError, ConfigError
 from assembler.variants import Axes
 
 PR_SET_PDEATHSIG = 1
@@ -127,6 +129,23 @@ def run(job: Job) -> Result:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return Result(str(package), left_out, time.monotonic() - started, parts=parts)
+
+
+def demand_scratch() -> None:
+    """Raise ConfigError when TMPDIR, which builds are given, takes no files."""
+    folder = os.environ.get("TMPDIR")
+    if not folder:
+        return
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ConfigError(
+            f"TMPDIR is {folder}, where no file can be written ({error.strerror})",
+            remedy="set TMPDIR to a folder where you may write, or unset it",
+        ) from None
 
 
 def _die_with_builder() -> None:

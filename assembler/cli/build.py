@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -35,10 +36,14 @@ def show_plan(session: Session, found: BuildPlan) -> None:
         lines.append(f"{row['state']:10}  {row['package']}  {words}".rstrip())
     lines += [f"remove      {path}" for path in found.stale]
     lines.append(f"{len(found.todo)} of {len(rows)} packages to build")
+    if count := len(found.unfetched):
+        words = "1 wheel is" if count == 1 else f"{count} wheels are"
+        lines.append(f"{words} not fetched yet: run `assembler fetch`")
     data: dict[str, Any] = {
         "packages": rows,
         "stale": list(found.stale),
         "left_out": list(found.left_out),
+        "unfetched": list(found.unfetched),
     }
     session.show(data, "\n".join(lines))
 
@@ -65,15 +70,18 @@ def wanted_recipes(
     """Return the recipes whose sources the named packages need; None for all of them.
 
     What wheels need is only known once they are here, so that a profile with a wheel list fetches
-    all of it for --up-to.
+    all of it for --up-to. Raises ConfigError for a name that is none.
     """
-    if not (only or up_to) or (up_to and session.profile.wheels is not None):
+    if not (only or up_to):
         return None
     try:
         found = plan(session.workspace, session.profile, only=only, up_to=up_to)
     except BuildError:
         return None  # said again, and rightly, when everything is here
-    return {item.rendered.recipe.name for item in found.packages}
+    if up_to and session.profile.wheels is not None:
+        return None
+    wheels = {name for name in found.unfetched if any(fnmatchcase(name, one) for one in only)}
+    return wheels | {item.rendered.recipe.name for item in found.packages}
 
 
 @click.command("build")

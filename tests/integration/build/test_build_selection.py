@@ -9,7 +9,7 @@ import pytest
 from assembler.build.builder import Builder
 from assembler.build.needs import GB, Machine
 from assembler.channel.index import read_records
-from assembler.errors import BuildError, MissingToolError
+from assembler.errors import ConfigError, MissingToolError
 from assembler.progress import SilentProgress
 from assembler.sources.fetch import fetch
 from assembler.workspace import Workspace
@@ -44,10 +44,10 @@ def test_up_to_builds_what_a_package_is_built_with_and_what_it_needs(tiny: Works
 
 
 def test_a_name_that_is_none_is_a_sentence_with_a_guess(tiny: Workspace) -> None:
-    with pytest.raises(BuildError, match="did you mean 'tiny-tool'"):
+    with pytest.raises(ConfigError, match="did you mean 'tiny-tool'"):
         builder(tiny).run(only=["tiny-tol"])
     done = run_assembler("build", "--only", "tiny-tol", cwd=tiny.root)
-    assert done.returncode == 6
+    assert done.returncode == 3
     assert "did you mean" in done.stderr
 
 
@@ -105,3 +105,48 @@ def test_builds_are_told_how_many_compilers_may_run(tiny: Workspace) -> None:
     here = Machine.here()
     builder(tiny, Machine(3, 8 * GB, here.path, None)).run(only=["tiny-lib"])
     assert names(tiny) == {"tiny-lib"}
+
+
+WHEEL = """
+[[wheel]]
+kind = "pypi"
+name = "six-of-one"
+version = "1.0"
+file = "six_of_one-1.0-py3-none-any.whl"
+sha256 = "{digest}"
+size = 1
+conda_name = "six-of-one"
+"""
+
+
+def test_while_wheels_are_not_fetched_nothing_is_removed(tiny: Workspace) -> None:
+    """A fresh clone with a full channel: what the wheels' packages are called is not known yet."""
+    builder(tiny).run()
+    stack = tiny.root / "stack.toml"
+    text = stack.read_text().replace('"atom-device", "tiny"]', '"atom-device"]')
+    stack.write_text(text)
+    done = run_assembler("build", "--list", cwd=tiny.root)
+    assert "remove      noarch/tiny-1.0" in done.stdout
+    stack.write_text(
+        text.replace("variants = [", 'wheels = "recipes/wheels/tiny.toml"\nvariants = [', 1)
+    )
+    wheels = tiny.recipes / "wheels" / "tiny.toml"
+    wheels.parent.mkdir()
+    wheels.write_text(WHEEL.format(digest="0" * 64))
+    done = run_assembler("build", "--list", cwd=tiny.root)
+    assert done.returncode == 0, done.stderr
+    assert "remove " not in done.stdout
+    assert done.stdout.endswith("1 wheel is not fetched yet: run `assembler fetch`\n")
+    done = run_assembler("build", "--list", "--json", cwd=tiny.root)
+    found = json.loads(done.stdout)
+    assert (found["stale"], found["unfetched"]) == ([], ["six-of-one"])
+    assert run_assembler("build", "--list", "--only", "six*", cwd=tiny.root).returncode == 0
+    done = run_assembler("build", "--list", "--only", "six-of-tow", cwd=tiny.root)
+    assert done.returncode == 3
+    assert "did you mean 'six-of-one'" in done.stderr
+    # What is asked for by name is fetched, and nothing is removed when that fails.
+    before = names(tiny)
+    done = run_assembler("build", "--only", "six*", "--offline", cwd=tiny.root)
+    assert done.returncode == 5, done.stderr
+    assert "six_of_one" in done.stderr
+    assert names(tiny) == before
