@@ -11,10 +11,11 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 import zlib
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
@@ -39,6 +40,9 @@ class Blobs(Protocol):
     def open(self, name: str) -> IO[bytes]:
         """Open a member of the layout; ImageError when it is not there."""
 
+    def suspect(self, name: str) -> None:
+        """Mark a damaged member, so that who remembers it as whole looks again."""
+
 
 @dataclass(frozen=True)
 class LayoutFolder:
@@ -52,6 +56,11 @@ class LayoutFolder:
             return (self.path / name).open("rb")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise _lacks(self.path, name) from None
+
+    def suspect(self, name: str) -> None:
+        """Give a damaged file a new time: `assembler image` hashes files whose time changed."""
+        with suppress(OSError):
+            os.utime(self.path / name)
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,9 @@ class LayoutArchive:
             raise _lacks(self.path, name)
         offset, size = self.places[name]
         return cast("IO[bytes]", io.BufferedReader(_Window(self.path, offset, size)))
+
+    def suspect(self, name: str) -> None:
+        """Nothing: nobody remembers an archive's members."""
 
 
 class _Window(io.RawIOBase):
@@ -162,6 +174,30 @@ class OciImage:
     diff_ids: tuple[str, ...]
     reference: str | None
 
+    def check(self) -> None:
+        """Read every blob; ImageError when one is missing or has another size or digest."""
+        for what, blob in (
+            ("manifest", self.manifest),
+            ("configuration", self.config_blob),
+            *(("layer", layer) for layer in self.layers),
+        ):
+            digest, size = hashlib.sha256(), 0
+            with self.blobs.open(blob.file) as stream:
+                while data := stream.read(1 << 20):
+                    digest.update(data)
+                    size += len(data)
+            if size != blob.size:
+                self.blobs.suspect(blob.file)
+                raise ImageError(
+                    f"a {what} of {self.path} should have {blob.size} bytes and has {size} "
+                    f"({blob.digest})",
+                    remedy=CHANGED,
+                )
+            seen = f"sha256:{digest.hexdigest()}"
+            if seen != blob.digest:
+                self.blobs.suspect(blob.file)
+            _expect(self.path, blob.digest, seen, what)
+
     @contextmanager
     def layer(self, position: int) -> Iterator[IO[bytes]]:
         """Open a layer as an uncompressed tar stream.
@@ -208,12 +244,12 @@ class _Hashed(io.RawIOBase):
         return "sha256:" + self._hash.hexdigest()
 
 
-def _expect(path: Path, wanted: str, seen: str) -> None:
+CHANGED = "make the image again: its bytes were changed or cut short"
+
+
+def _expect(path: Path, wanted: str, seen: str, what: str = "layer") -> None:
     if wanted != seen:
-        raise ImageError(
-            f"a layer of {path} should be {wanted} and is {seen}",
-            remedy="make the image again: its bytes were changed or cut short",
-        )
+        raise ImageError(f"a {what} of {path} should be {wanted} and is {seen}", remedy=CHANGED)
 
 
 @contextmanager
@@ -240,17 +276,26 @@ def _inflate(stream: _Hashed, path: Path) -> Iterator[IO[bytes]]:
         buffered.detach()
 
 
-def _json(blobs: Blobs, name: str, path: Path, digest: str | None = None) -> Any:
+def _json(
+    blobs: Blobs, name: str, path: Path, digest: str | None = None, what: str = "manifest"
+) -> dict[str, Any]:
+    """Read a JSON object, checked against its digest; ImageError when it is something else."""
     with blobs.open(name) as stream:
         data = stream.read(MAX_JSON)
     if digest is not None:
-        _expect(path, digest, "sha256:" + hashlib.sha256(data).hexdigest())
+        seen = "sha256:" + hashlib.sha256(data).hexdigest()
+        if seen != digest:
+            blobs.suspect(name)
+        _expect(path, digest, seen, what)
     try:
-        return json.loads(data)
-    except ValueError as error:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise ImageError(
             f"{path}: {name} is not JSON ({error})", remedy="make the image again"
         ) from None
+    if not isinstance(found, dict):
+        raise ImageError(f"{path}: {name} is no JSON object", remedy="make the image again")
+    return found
 
 
 def is_layout(path: Path) -> bool:
@@ -259,7 +304,19 @@ def is_layout(path: Path) -> bool:
 
 
 def read_images(path: Path, blobs: Blobs) -> tuple[OciImage, ...]:
-    """Return every image that index.json lists, nested indexes included, attachments left out."""
+    """Return every image that index.json lists, nested indexes included, attachments left out.
+
+    ImageError when there is none, or what lists or describes one has not the form of the format.
+    """
+    try:
+        return _read_images(path, blobs)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ImageError(
+            f"{path} is not described as OCI images are ({error})", remedy="make the image again"
+        ) from None
+
+
+def _read_images(path: Path, blobs: Blobs) -> tuple[OciImage, ...]:
     images: list[OciImage] = []
     waiting = [(item, 0) for item in _json(blobs, "index.json", path).get("manifests", [])]
     while waiting:
@@ -278,7 +335,7 @@ def read_images(path: Path, blobs: Blobs) -> tuple[OciImage, ...]:
 def _image(path: Path, blobs: Blobs, manifest: Descriptor, data: Mapping[str, Any]) -> OciImage:
     layers = tuple(Descriptor.parse(layer, path) for layer in data.get("layers", []))
     config_at = Descriptor.parse(data["config"], path)
-    config = _json(blobs, config_at.file, path, config_at.digest)
+    config = _json(blobs, config_at.file, path, config_at.digest, "configuration")
     inner = config.get("config") or {}
     env = dict(str(line).partition("=")[::2] for line in inner.get("Env") or [])
     return OciImage(

@@ -38,6 +38,7 @@ from assembler.verify.unpack import Unpacker, list_folder, remove_scratch
 ATTEMPTS = 3
 TAR_MAGIC_AT, TAR_MAGIC = 257, b"ustar"
 CONDA_SUBDIRS = ("noarch", "linux-64")
+REPODATA = "repodata.json"
 MOUNT_POINTS = {"dev": 0o755, "proc": 0o555, "sys": 0o555, "tmp": 0o1777}
 """Folders that container engines make when an image lacks them; in the copy, not in the list."""
 _counter = itertools.count()
@@ -60,12 +61,17 @@ def find_subjects(path: Path) -> tuple[Subject, ...]:
     if path.is_dir():
         if is_layout(path):
             return _images(path, LayoutFolder(path), "oci-layout")
-        packages = [
+        packages = tuple(
             Subject(package, "conda")
             for subdir in CONDA_SUBDIRS
-            for package in sorted((path / subdir).glob("*.conda"))
-        ]
-        return tuple(packages) or (Subject(path, "folder"),)
+            for package in _packages(path / subdir)
+        )
+        if not packages and any((path / name / REPODATA).is_file() for name in CONDA_SUBDIRS):
+            raise VerifyError(
+                f"the channel {path} holds no packages, so there is nothing to verify",
+                remedy="build them with `assembler build`, or name another channel",
+            )
+        return packages or (Subject(path, "folder"),)
     if not path.is_file():
         raise VerifyError(
             f"there is no {path}",
@@ -82,6 +88,23 @@ def find_subjects(path: Path) -> tuple[Subject, ...]:
     raise VerifyError(
         f"{path} is neither an image, a .conda package, a wheel nor a folder",
         remedy="compressed archives have to be unpacked first",
+    )
+
+
+def _packages(folder: Path) -> list[Path]:
+    """Return a channel subfolder's packages, none when there is no such folder."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".conda")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unlisted(folder, error) from None
+
+
+def _unlisted(path: Path, error: OSError) -> VerifyError:
+    return VerifyError(
+        f"{error.filename or path} cannot be listed ({error.strerror})",
+        remedy="make it readable, or verify what it was made from",
     )
 
 
@@ -103,10 +126,12 @@ def open_tree(subject: Subject, scratch: Path, progress: Progress) -> Iterator[T
         try:
             entries = list_folder(subject.path)
         except OSError as error:
+            raise _unlisted(subject.path, error) from None
+        if all(entry.kind == "directory" for entry in entries.values()):
             raise VerifyError(
-                f"{error.filename or subject.path} cannot be listed ({error.strerror})",
-                remedy="make it readable, or verify what it was made from",
-            ) from None
+                f"the folder {subject.path} holds no files, so there is nothing to verify",
+                remedy="name an OCI layout or archive, a .conda, a wheel, a folder or a channel",
+            )
         yield Tree(
             label=str(subject.path), kind="folder", origin=subject.path, root=subject.path,
             entries=entries, prefix=_find_prefix(entries),
@@ -126,8 +151,11 @@ def open_tree(subject: Subject, scratch: Path, progress: Progress) -> Iterator[T
 def open_image(image: OciImage, scratch: Path, progress: Progress) -> Iterator[Tree]:
     """Open an image's file system, unpacked now or by an earlier run.
 
+    The image's own bytes are read first: a copy says nothing of an image that was damaged since.
     The unpacked copy is locked (shared) for the length of the block, so that no other run drops it.
     """
+    with progress.task(f"check {image.path.name}"):
+        image.check()
     place = scratch / image.manifest.digest.partition(":")[2]
     for _ in range(ATTEMPTS):
         lock = hold(place)

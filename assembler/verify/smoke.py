@@ -86,7 +86,7 @@ def run(
     """
     program = interpreter(tree)
     user = user_of(tree)
-    chosen = choose(sandbox)
+    chosen = choose(sandbox, tree)
     progress.say(f"smoke sandbox: {chosen.name} ({chosen.description})")
     untraced = why_untraced(chosen) if trace else "it was switched off"
     done: list[SmokeRun] = []

@@ -119,11 +119,11 @@ def _run(line: list[str], timeout: float, log: Path | None) -> tuple[int | None,
     assert process.stdout is not None
     reader = threading.Thread(target=_keep, args=(process.stdout, kept), daemon=True)
     reader.start()
-    code: int | None
+    code: int | None = None  # also when an interrupt ends the waiting
     try:
         code = process.wait(timeout)
     except subprocess.TimeoutExpired:
-        code = None
+        pass
     finally:
         with _ignoring_the_dead():
             os.killpg(process.pid, signal.SIGTERM if code is None else signal.SIGKILL)

@@ -32,12 +32,19 @@ class Trial:
     trouble: str = ""
 
 
-def choose(name: str | None = None) -> Sandbox:
-    """Return the named sandbox, or the first that works; MissingToolError when there is none."""
+def choose(name: str | None = None, tree: Tree | None = None) -> Sandbox:
+    """Return the named sandbox, or the first that works; MissingToolError when there is none.
+
+    Sandboxes that cannot take ``tree`` are passed over unless one is named: that one says why.
+    """
     if name is not None and name not in NAMES:
         raise ConfigError(f"{name!r} is no sandbox", remedy=f"choose one of {', '.join(NAMES)}")
     troubles: list[str] = []
-    for trial in _trials([name] if name else list(NAMES)):
+    names = [name] if name else list(NAMES)
+    if name is None and tree is not None and (trouble := podman.refusal(tree)):
+        names.remove("podman")
+        troubles.append(f"podman: {trouble}")
+    for trial in _trials(names):
         if trial.sandbox is not None:
             return trial.sandbox
         troubles.append(f"{trial.name}: {trial.trouble}")

@@ -67,6 +67,12 @@ class PodmanSession:
         ]  # fmt: skip
 
 
+def refusal(tree: Tree) -> str:
+    """Return why podman cannot run this copy, or nothing: --rootfs takes what follows a colon."""
+    root = str(tree.root.absolute())
+    return f"cannot take a root folder with a colon in its path ({root})" if ":" in root else ""
+
+
 @dataclass(frozen=True)
 class Podman:
     """podman with the flags that work here."""
@@ -86,9 +92,9 @@ class Podman:
     def session(self, tree: Tree) -> Iterator[Session]:
         """Give podman a storage for the length of the block; nothing of it stays."""
         root = str(tree.root.absolute())
-        if ":" in root:
+        if trouble := refusal(tree):
             raise ImageError(
-                f"podman cannot take a root folder with a colon in its path ({root})",
+                f"podman {trouble}",
                 remedy="name another folder with --scratch, or another sandbox with --sandbox",
             )
         # podman refuses storage paths of more than 50 characters.

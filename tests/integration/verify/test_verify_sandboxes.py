@@ -18,7 +18,7 @@ from assembler.verify.policy import read_policy
 from assembler.verify.sandbox import NAMES, choose, try_all
 from assembler.verify.sandbox.base import strace_works
 from assembler.verify.smoke import SmokeRun, SmokeRuns, run
-from tests.verify_making import Files, Item, make_layout
+from tests.verify_making import Files, Item, make_layout, make_tree
 
 BUSYBOX = Path("/bin/busybox")
 QUIET = SilentProgress()
@@ -198,6 +198,13 @@ def test_the_first_sandbox_that_works_is_taken() -> None:
     if not working:
         pytest.skip("no sandbox works here")
     assert choose().name == working[0]
+
+
+def test_podman_is_passed_over_where_a_colon_is_in_the_path(tmp_path: Path) -> None:
+    working = [name for name in NAMES if not troubles()[name] and name != "podman"]
+    if not working:
+        pytest.skip("no sandbox but podman works here")
+    assert choose(None, make_tree(tmp_path / "a:b", {})).name == working[0]
 
 
 def test_nothing_is_left_on_the_machine(sandbox: str, tmp_path: Path) -> None:

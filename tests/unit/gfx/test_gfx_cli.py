@@ -112,3 +112,14 @@ def test_a_full_disk_is_no_damage(
     (tmp_path / "big.bin.gz").write_bytes(gzip.compress(bytes(20 << 20)))
     assert run(["gfx", "-q", str(tmp_path)]) == NoSpaceError.exit_code
     assert "TMPDIR" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("index", ["[]", '{"manifests": [1]}', '{"manifests": 1}'])
+def test_a_malformed_layout_is_one_sentence(
+    index: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    (tmp_path / "index.json").write_text(index)
+    assert run(["gfx", "-q", str(tmp_path)]) == VerifyError.exit_code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("assembler: ")

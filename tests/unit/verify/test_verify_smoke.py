@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from assembler.stack import Smoke
 from assembler.verify.findings import Severity
 from assembler.verify.gates import smoke as gate
 from assembler.verify.sandbox import Completed, choose
+from assembler.verify.sandbox.base import Command
+from assembler.verify.sandbox.base import run as run_command
+from assembler.verify.sandbox.podman import Podman
 from assembler.verify.sandbox.probe import program
 from assembler.verify.sandbox.trace import Exec, parse_trace
 from assembler.verify.smoke import SmokeRun, SmokeRuns, interpreter, judge, user_of
@@ -100,6 +104,23 @@ def test_the_interpreter_is_the_entry_point_or_the_environment_s_python(tmp_path
 def test_an_unknown_sandbox_is_a_sentence() -> None:
     with pytest.raises(ConfigError, match="no sandbox"):
         choose("qemu")
+
+
+def test_podman_says_that_it_takes_no_colon(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "a:b", {})
+    with pytest.raises(ImageError, match="colon"), Podman((), "").session(tree):
+        pass
+
+
+def test_an_interrupt_ends_the_program_and_stays_an_interrupt() -> None:
+    class Outside:
+        def command_line(self, command: Command) -> list[str]:
+            return list(command.argv)
+
+    me = os.getpid()
+    command = Command(argv=("sh", "-c", f"kill -INT {me}; exec sleep 600"), timeout=600)
+    with pytest.raises(KeyboardInterrupt):
+        run_command(Outside(), command)
 
 
 def test_the_probe_is_a_real_program() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 from assembler.errors import ImageError, NoSpaceError, VerifyError
 from assembler.progress import SilentProgress
 from assembler.verify.copies import drop_unused
+from assembler.verify.oci import OciImage
 from assembler.verify.opening import find_subjects, open_tree
 from assembler.verify.unpack import Unpacker, remove_scratch
 from tests.verify_making import Files, Item, make_conda, make_layout, make_tar
@@ -256,6 +258,29 @@ def test_a_channel_is_all_its_packages(tmp_path: Path) -> None:
     assert names == ["b-1-0.conda", "a-1-0.conda", "c-1-0.conda"]
 
 
+def test_a_channel_that_cannot_be_listed_or_is_empty_is_not_green(tmp_path: Path) -> None:
+    (tmp_path / "linux-64").mkdir()
+    make_conda(tmp_path / "linux-64" / "a-1-0.conda", {})
+    (tmp_path / "noarch").symlink_to("noarch")  # a loop: listing it fails for root too
+    with pytest.raises(VerifyError, match="cannot be listed"):
+        find_subjects(tmp_path)
+    (tmp_path / "noarch").unlink()
+    (tmp_path / "linux-64" / "a-1-0.conda").unlink()
+    (tmp_path / "linux-64" / "repodata.json").write_text("{}")
+    with pytest.raises(VerifyError, match="nothing to verify"):
+        find_subjects(tmp_path)
+
+
+def test_a_folder_without_files_is_not_green(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "inner").mkdir(parents=True)
+    (subject,) = find_subjects(tmp_path / "empty")
+    with (
+        pytest.raises(VerifyError, match="nothing to verify"),
+        open_tree(subject, tmp_path / "s", QUIET),
+    ):
+        pass
+
+
 def test_what_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("hello")
     (tmp_path / "bad.conda").write_bytes(b"PK\x05\x06")
@@ -278,7 +303,103 @@ def test_a_changed_layer_is_noticed_and_leaves_nothing(tmp_path: Path) -> None:
         open_tree(subject, tmp_path / "s", QUIET),
     ):
         pass
-    assert list((tmp_path / "s").iterdir()) == []
+    assert not (tmp_path / "s").exists()
+    assert subject.image is not None
+    with (
+        pytest.raises(ImageError, match="should be sha256"),
+        subject.image.layer(0) as stream,
+    ):
+        stream.read(10)
+
+
+def open_all(path: Path, scratch: Path) -> None:
+    for subject in find_subjects(path):
+        with open_tree(subject, scratch, QUIET):
+            pass
+
+
+def read_layer(image: OciImage) -> None:
+    with image.layer(0) as stream:
+        while stream.read(1 << 16):
+            pass
+
+
+def damage(path: Path, how: str) -> None:
+    if how == "gone":
+        path.unlink()
+        return
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data if how == "flipped" else data + b"?")
+
+
+@pytest.mark.parametrize("how", ["gone", "flipped", "longer"])
+@pytest.mark.parametrize("what", ["manifest", "config_blob", "first layer", "last layer"])
+def test_an_unpacked_copy_says_nothing_of_a_damaged_image(
+    what: str, how: str, tmp_path: Path
+) -> None:
+    layout = make_layout(tmp_path / "l", LAYERS)
+    (subject,) = find_subjects(layout)
+    image = subject.image
+    assert image is not None
+    with open_tree(subject, tmp_path / "s", QUIET):
+        pass
+    blobs = {
+        "manifest": image.manifest, "config_blob": image.config_blob,
+        "first layer": image.layers[0], "last layer": image.layers[-1],
+    }  # fmt: skip
+    damage(layout / blobs[what].file, how)
+    with pytest.raises(ImageError) as told, open_tree(subject, tmp_path / "s", QUIET):
+        pass
+    assert told.value.exit_code == 10
+    archive = archive_of(layout, tmp_path / "image.tar")
+    for path in (layout, archive):
+        with pytest.raises(ImageError):
+            open_all(path, tmp_path / "s")
+
+
+def test_a_damaged_blob_gets_a_new_time(tmp_path: Path) -> None:
+    layout = make_layout(tmp_path / "l", LAYERS)
+    (subject,) = find_subjects(layout)
+    assert subject.image is not None
+    blob = layout / subject.image.layers[0].file
+    damage(blob, "flipped")
+    os.utime(blob, (1, 1))
+    with pytest.raises(ImageError), open_tree(subject, tmp_path / "s", QUIET):
+        pass
+    assert blob.stat().st_mtime > 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "1", '{"manifests": 1}', '{"manifests": [1]}', '{"manifests": [{}]}', "{}", "[" * 9999],
+)
+def test_a_malformed_index_is_a_sentence(text: str, tmp_path: Path) -> None:
+    layout = make_layout(tmp_path / "l", LAYERS)
+    (layout / "index.json").write_text(text)
+    with pytest.raises(ImageError):
+        find_subjects(layout)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [[], {"config": [1]}, {"config": {"Labels": [1]}}, {"config": {"Entrypoint": 5}},
+     {"rootfs": 1}, {"config": {"Env": 7}}],
+)  # fmt: skip
+def test_a_malformed_configuration_is_a_sentence(config: object, tmp_path: Path) -> None:
+    layout = make_layout(tmp_path / "l", LAYERS)
+    place = layout / "blobs/sha256"
+
+    def blob(data: object) -> dict[str, object]:
+        text = json.dumps(data).encode()
+        digest = hashlib.sha256(text).hexdigest()
+        (place / digest).write_bytes(text)
+        return {"digest": f"sha256:{digest}", "size": len(text), "mediaType": "x"}
+
+    entry = blob({"config": blob(config), "layers": []})
+    (layout / "index.json").write_text(json.dumps({"manifests": [entry]}))
+    with pytest.raises(ImageError):
+        find_subjects(layout)
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
@@ -290,9 +411,8 @@ def test_a_layer_that_does_not_decompress_is_a_sentence(compression: str, tmp_pa
     blob = layout / subject.image.layers[0].file
     for damaged in (blob.read_bytes()[:-9], blob.read_bytes()[:40] + b"?" * 60):
         blob.write_bytes(damaged)
-        with pytest.raises(ImageError), open_tree(subject, tmp_path / "s", QUIET):
-            pass
-        assert list((tmp_path / "s").iterdir()) == []
+        with pytest.raises(ImageError):
+            read_layer(subject.image)
 
 
 @pytest.mark.parametrize("name", ["index.json", "blobs"])
