@@ -53,7 +53,10 @@ def cache_folder(session: Session) -> Path:
     help="gzip is what docker before 23 reads.",
 )  # fmt: skip
 @click.option("--level", type=int, help="Compression level [zstd 3, gzip 6]; 9 for releases.")
-@click.option("--max-layers", type=int, default=DEFAULT_BUDGET, show_default=True)
+@click.option(
+    "--max-layers", type=int, default=DEFAULT_BUDGET, show_default=True,
+    help="Most layers of the image; fewer put more packages into each.",
+)  # fmt: skip
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Workers; never changes bytes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder for segments [build/cache].")
 @click.option(

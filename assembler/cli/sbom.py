@@ -60,7 +60,10 @@ def _documents(
     "--format", "form", type=click.Choice([*FORMATS, "provenance"]), default="cyclonedx",
     show_default=True,
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Path(path_type=Path, allow_dash=True), default="-")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, allow_dash=True), default="-",
+    help="File to write [stdout].",
+)  # fmt: skip
 @click.option(
     "--attach", "attached", is_flag=True,
     help="Put SBOMs and provenance into the layout, where they travel with the image.",

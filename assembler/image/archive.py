@@ -26,12 +26,7 @@ DOCKER_MANIFEST = "manifest.json"
 
 def write_archive(layout: Layout, sink: IO[bytes], progress: Progress) -> int:
     """Write the layout as one tar and return its size in bytes. ImageError when a blob is gone."""
-    entries = _images(layout.entries())
-    if not entries or not all(map(layout.is_complete, entries)):
-        raise ImageError(
-            f"{layout.path} is not a complete OCI image layout",
-            remedy="make it with `assembler image`",
-        )
+    entries = whole_images(layout)
     documents = {
         MARK: (layout.path / MARK).read_bytes(),
         # Images alone: engines that load an archive take every manifest of its index for one.
@@ -64,9 +59,23 @@ def write_archive(layout: Layout, sink: IO[bytes], progress: Progress) -> int:
     return size
 
 
-def _images(entries: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
-    """Return the entries that are images: those with a platform, not attestations."""
-    return [entry for entry in entries if entry["mediaType"] == MANIFEST and "platform" in entry]
+def whole_images(layout: Layout) -> list[dict[str, Any]]:
+    """Return the entries that are images: those with a platform, not attestations.
+
+    ImageError when there is none, or something that they name is missing or cut short.
+    """
+    entries = [
+        entry
+        for entry in layout.entries()
+        if entry["mediaType"] == MANIFEST and "platform" in entry
+    ]
+    marked = (layout.path / MARK).is_file()
+    if not marked or not entries or not all(map(layout.is_complete, entries)):
+        raise ImageError(
+            f"{layout.path} is not a complete OCI image layout",
+            remedy="make it with `assembler image`",
+        )
+    return entries
 
 
 def _docker(layout: Layout, entry: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from assembler.image.request import (
     assembly_key,
     check_request,
 )
+from assembler.image.stamps import Stamps
 from assembler.image.writer import Writer
 from assembler.lock.model import Lock
 from assembler.progress import Progress
@@ -49,7 +50,8 @@ def assemble(
 
     The layout then holds this image alone. Returns at once when it already does. Only packages
     whose segments are not in ``cache`` are read from ``channel``, base packages from ``store``
-    (downloaded when they are not there). ``options`` default to SOURCE_DATE_EPOCH's bound. Raises
+    (downloaded when they are not there). Blobs that changed since they were written are written
+    again. ``options`` default to SOURCE_DATE_EPOCH's bound. Raises
     ImageError, ChannelError, HashMismatchError, MissingToolError or BusyError; the layout is then
     as it was.
     """
@@ -77,8 +79,10 @@ def assemble_all(
     keys = {request.tag: assembly_key(request, image, options) for request in requests}
     if len(keys) != len(requests):
         raise ImageError("two images have the same tag", remedy="give each its own")
-    present = _present(Layout(layout), keys)
+    stamps = Stamps.of(layout, cache)
+    present = _present(Layout(layout, stamps), keys)
     if present is not None:
+        stamps.save()
         if Layout(layout).leftovers():
             with exclusive(layout.absolute(), progress):
                 Layout(layout).sweep()
@@ -88,7 +92,7 @@ def assemble_all(
         )
     layout, cache = layout.absolute(), cache.absolute()
     layout.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(layout, progress), writing(layout) as target:
+    with exclusive(layout, progress), writing(layout, stamps) as target:
         present = _present(target, keys)  # by whoever held the guard before
         if present is not None:
             return tuple(
@@ -100,6 +104,7 @@ def assemble_all(
         entries = [writer.image(request, keys[request.tag]) for request in requests]
         target.publish(entries)
         target.sweep()
+        stamps.save(only=frozenset(target.reachable()))
         SegmentCache(cache / "segments").clean()
     return tuple(
         read_result(layout, image.name, entry, up_to_date=False, notes=writer.notes)

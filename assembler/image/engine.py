@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from assembler.errors import ImageError, MissingToolError
-from assembler.image.archive import write_archive
+from assembler.image.archive import whole_images, write_archive
 from assembler.image.layout import Layout
 from assembler.progress import Progress
 
@@ -80,14 +82,23 @@ def find_engine(wanted: str | None = None) -> Engine:
 
 
 def load(layout: Layout, engine: Engine, progress: Progress) -> str:
-    """Pipe the layout's archive into an engine and return the engine's words."""
+    """Pipe the layout's archive into an engine and return the engine's words.
+
+    ImageError when the layout is not whole (no engine is started then) or the engine refuses it.
+    Whatever else ends the writing ends the engine too.
+    """
+    whole_images(layout)
     if not engine.takes_zstd and _has_zstd(layout):
         raise ImageError(
             f"docker {engine.version} does not read zstd layers",
             remedy="assemble with --compression gzip, or load into docker 23 or newer",
         )
     with subprocess.Popen(
-        LOADERS[engine.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        LOADERS[engine.name],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -108,9 +119,16 @@ def load(layout: Layout, engine: Engine, progress: Progress) -> str:
             broken = True
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-        for ear in ears:
-            ear.join()
-        code = process.wait()
+        except BaseException:
+            _end(process)
+            raise
+        try:
+            for ear in ears:
+                ear.join()
+            code = process.wait()
+        except BaseException:
+            _end(process)
+            raise
     if code or broken:
         words = heard.get("err", b"").decode(errors="replace").strip().splitlines()
         raise ImageError(
@@ -118,6 +136,15 @@ def load(layout: Layout, engine: Engine, progress: Progress) -> str:
             remedy=f"check that {engine.name} has room and works otherwise",
         )
     return heard.get("out", b"").decode(errors="replace").strip()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill an engine's client and its children, which would wait for the archive's end for ever."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
 
 
 def _listen(heard: dict[str, bytes], name: str, stream: IO[bytes]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,17 +20,21 @@ from typing import Any
 from assembler.errors import ImageError
 from assembler.image.cache import SCRATCH, scratch_file
 from assembler.image.documents import MANIFEST, Descriptor, index
+from assembler.image.stamps import Stamps
 
 MARK = "oci-layout"
 VERSION = b'{"imageLayoutVersion":"1.0.0"}'
 INDEX_FILE = "index.json"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Layout:
     """An OCI image layout in a folder, which may not exist yet."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stamps: Stamps | None = None) -> None:
+        """Open the layout at ``path``; with ``stamps``, `has` also looks at the blobs' bytes."""
         self.path = path
+        self.stamps = stamps
 
     @property
     def blobs(self) -> Path:
@@ -41,19 +46,27 @@ class Layout:
         return self.blobs / digest.removeprefix("sha256:")
 
     def has(self, digest: str, size: int) -> bool:
-        """Tell whether a blob is there with its size."""
+        """Tell whether a blob is there with its size, and with its bytes as far as stamps tell."""
         try:
-            return self.blob(digest).stat().st_size == size
+            if self.blob(digest).stat().st_size != size:
+                return False
+            return self.stamps is None or self.stamps.is_whole(self.blob(digest))
         except OSError:
             return False
+
+    def wrote(self, digest: str) -> None:
+        """Remember a blob that was just written, its digest taken from the bytes written."""
+        if self.stamps is not None:
+            self.stamps.note(self.blob(digest))
 
     def entries(self) -> tuple[dict[str, Any], ...]:
         """Return the index's entries; none when there is no readable layout."""
         try:
             found = json.loads((self.path / INDEX_FILE).read_bytes())["manifests"]
-            return tuple(dict(entry) for entry in found)
+            entries = tuple(dict(entry) for entry in found)
         except (OSError, ValueError, KeyError, TypeError):
             return ()
+        return entries if all(map(_is_descriptor, entries)) else ()
 
     def document(self, digest: str) -> dict[str, Any] | None:
         """Return a JSON blob, or None when it is missing or no JSON object."""
@@ -71,16 +84,21 @@ class Layout:
                 return False
             parts = [manifest["config"], *manifest["layers"]]
             return all(self.has(part["digest"], part["size"]) for part in parts)
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, AttributeError):
             return False
 
     def put(self, document: Descriptor) -> None:
-        """Write a JSON blob unless it is there."""
-        if not self.has(document.digest, len(document.data)):
+        """Write a document's blob unless it is there with these bytes."""
+        try:
+            there = self.blob(document.digest).read_bytes() == document.data
+        except OSError:
+            there = False
+        if not there:
             with scratch_file(self.blobs) as (stream, path):
                 stream.write(document.data)
                 stream.flush()
                 path.replace(self.blob(document.digest))
+        self.wrote(document.digest)
 
     def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Make the layout name exactly these manifests, in one rename."""
@@ -118,6 +136,15 @@ class Layout:
             waiting.extend((part["digest"], part.get("mediaType")) for part in parts)
 
 
+def _is_descriptor(entry: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(entry.get("mediaType"), str)
+        and isinstance(entry.get("size"), int)
+        and isinstance(entry.get("annotations", {}), dict)
+        and _DIGEST.fullmatch(str(entry.get("digest"))) is not None
+    )
+
+
 def _write(path: Path, data: bytes) -> None:
     with scratch_file(path.parent) as (stream, scratch):
         stream.write(data)
@@ -127,14 +154,14 @@ def _write(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Layout]:
+def writing(path: Path, stamps: Stamps | None = None) -> Iterator[Layout]:
     """Open the layout at ``path`` for writing; one that is new appears when the block ends well.
 
     Raises ImageError when something else is at that place.
     """
     clean_leftovers(path)
     if (path / INDEX_FILE).exists():
-        layout = Layout(path)
+        layout = Layout(path, stamps)
         layout.blobs.mkdir(parents=True, exist_ok=True)
         yield layout
         return
@@ -146,7 +173,7 @@ def writing(path: Path) -> Iterator[Layout]:
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
     try:
-        layout = Layout(folder)
+        layout = Layout(folder, stamps)
         layout.blobs.mkdir(parents=True)
         yield layout
         folder.chmod(0o755)

@@ -127,10 +127,15 @@ class Pusher:
         """
         entries = [dict(entry) for entry in self._layout.entries()]
         images = [entry for entry in entries if "platform" in entry]
-        if not images or not all(map(self._layout.is_complete, entries)):
+        if not images or not all(map(self._layout.is_complete, images)):
             raise ImageError(
                 f"{self._layout.path} is not a complete OCI image layout",
                 remedy="make it with `assembler image`",
+            )
+        if not all(map(self._layout.is_complete, entries)):
+            raise ImageError(
+                f"an attestation in {self._layout.path} is not complete",
+                remedy="attach all of them anew with `assembler sbom --attach`",
             )
         given = tuple(tags) or ((self._reference.tag,) if self._reference.tag else ())
         if len(images) > 1 and given:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from assembler import stack
 from assembler.digest import digest_of, sha256_bytes
-from assembler.errors import ImageError
+from assembler.errors import ConfigError, ImageError
 from assembler.image.base import BASE_FORMAT
 from assembler.image.compression import Codec
 from assembler.image.debian import read_slimming
@@ -46,7 +46,7 @@ class Request:
     def __post_init__(self) -> None:
         """Refuse tags that no registry takes."""
         if not _TAG.match(self.tag):
-            raise ImageError(
+            raise ConfigError(
                 f"{self.tag!r} is not a tag",
                 remedy="use letters, digits, '.', '_' and '-', at most 128 of them",
             )

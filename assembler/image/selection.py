@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from assembler.channel.index import read_records
-from assembler.errors import ConfigError
+from assembler.errors import ConfigError, SolveError
 from assembler.image.request import DEFAULT_TAG, Request
 from assembler.lock.model import Lock, gfx_targets_of
 from assembler.lock.solve import gfx_specs, solve
@@ -15,6 +15,7 @@ from assembler.stack import Profile
 from assembler.targets import check_targets
 
 ALL = "all"
+_BRANCHES = dict.fromkeys(map(ord, "├└─│"))
 
 
 def narrow(lock: Lock, channel: Path, profile: Profile, target: str) -> Lock:
@@ -25,9 +26,14 @@ def narrow(lock: Lock, channel: Path, profile: Profile, target: str) -> Lock:
     """
     if lock.gfx_targets == (target,):
         return lock
-    packages = solve(
-        channel, profile, specs=lock.specs, gfx=(target,), locked=lock.packages, update=()
-    )
+    try:
+        packages = solve(
+            channel, profile, specs=lock.specs, gfx=(target,), locked=lock.packages, update=()
+        )
+    except SolveError as error:
+        # The solver draws a tree of several lines; who reads one message reads one sentence.
+        why = " ".join(error.saw.translate(_BRANCHES).split())
+        raise SolveError(f"the lock cannot serve {target} ({why})", remedy=error.remedy) from None
     names = {package.name for package in packages}
     return replace(
         lock,

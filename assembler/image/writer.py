@@ -159,7 +159,10 @@ class Writer:
         if missing:
             if any(layer.spec.name == BASE for layer in missing.values()):
                 self._bring_base(blueprint.lock)
-            found.update(self._write_missing(blueprint, missing))
+            written = self._write_missing(blueprint, missing)
+            for record in written.values():
+                self._target.wrote(record.digest)
+            found.update(written)
         return [found[key] for key in keys]
 
     def _write_missing(

@@ -11,6 +11,7 @@ import requests
 from image_debs import make_base
 from image_packages import Item, lock_of, make_conda
 
+from assembler.errors import ImageError
 from assembler.image.archive import write_archive
 from assembler.image.documents import INDEX
 from assembler.image.layout import Layout
@@ -140,6 +141,23 @@ def test_referrers_name_their_subject(attested, make_image, lock, channel):
     before = layout.entries()
     attach(layout, {result.digest: documents}, "2025-06-15T15:06:40Z", SilentProgress())
     assert layout.entries() == before
+
+
+def test_a_damaged_attestation_is_attached_anew(attested):
+    result, layout, documents = attested
+    *_, last = layout.entries()
+    blob = layout.blob(layout.document(last["digest"])["layers"][0]["digest"])
+    data = blob.read_bytes()
+    blob.unlink()
+    where = Reference.parse("127.0.0.1:9/x")
+    with pytest.raises(ImageError, match="sbom --attach"):
+        Pusher(layout, where, SilentProgress()).push()
+    for damaged in (None, bytes(len(data))):
+        if damaged is not None:
+            blob.write_bytes(damaged)
+        attach(layout, {result.digest: documents}, "2025-06-15T15:06:40Z", SilentProgress())
+        assert blob.read_bytes() == data
+        assert layout.entries()[-1] == last
 
 
 def test_archives_hold_images_alone(attested, tmp_path):

@@ -17,9 +17,11 @@ from image_packages import Item, fill_channel, lock_of, make_conda
 
 from assembler.channel.index import publish
 from assembler.image.layout import Layout
-from assembler.lock.files import write_lock
+from assembler.image.selection import narrow
+from assembler.lock.files import read_lock, write_lock
 from assembler.progress import SilentProgress
 from assembler.sources.store import Store
+from assembler.stack import read_stack
 
 STACK = """
 default_profile = "tiny"
@@ -223,6 +225,34 @@ def test_sbom_to_a_file_to_stdout_and_attached(project):
     assert len(Layout(project / "build" / "images" / "tiny").entries()) == 8
 
 
+def test_a_lock_of_one_target_cannot_serve_another_in_one_sentence(project):
+    stack = read_stack(project / "stack.toml")
+    lock = read_lock(project / "locks" / "tiny" / "conda-lock.yml")
+    narrowed = narrow(lock, project / "channel", stack.select("tiny"), "gfx942")
+    write_lock(narrowed, project / "locks" / "tiny")
+    error = assembler(project, "image", "-q", "--gfx", "gfx942", "--gfx", "gfx950", code=8)
+    (line,) = error.stderr.decode().splitlines()
+    assert line.startswith("assembler: the lock cannot serve gfx950 (")
+    assert not set(line) & set("├└─│")
+
+
+def test_verify_and_image_find_and_mend_flipped_bytes(project):
+    (image,) = images(assembler(project, "image", "--json"))
+    layout = Layout(project / "build" / "images" / "tiny")
+    before = {path.name: path.read_bytes() for path in layout.blobs.iterdir()}
+    blob = layout.blob(image["layers"][-1]["digest"])
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    error = assembler(project, "verify", "--gate", "hygiene", code=10).stderr.decode()
+    assert f"should be sha256:{blob.name}" in error
+    (again,) = images(assembler(project, "image", "--json"))
+    assert again["up_to_date"] is False
+    assert {path.name: path.read_bytes() for path in layout.blobs.iterdir()} == before
+    (last,) = images(assembler(project, "image", "--json"))
+    assert last["up_to_date"] is True
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -231,7 +261,7 @@ def test_sbom_to_a_file_to_stdout_and_attached(project):
         (["image", "--level", "99"], 3, "zstd has no level 99"),
         (["image", "-o", "-"], 3, "add --format archive"),
         (["image", "--max-layers", "200"], 3, "choose one from 1 to 100"),
-        (["image", "--tag", "a:b"], 10, "is not a tag"),
+        (["image", "--tag", "a:b"], 3, "is not a tag"),
         (["image", "--lock", "nowhere.yml"], 9, "there is no lock"),
         (["image", "-o", "stack.toml"], 10, "is no OCI image layout"),
         (["load"], 10, "there is no image at"),

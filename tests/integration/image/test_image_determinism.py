@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from image_packages import Item, fill_channel, layers, lock_of, make_conda, make_python, members
 
+from assembler.image import stamps
 from assembler.image.archive import write_archive
 from assembler.image.compression import Codec
 from assembler.image.epoch import Epoch
@@ -163,6 +164,52 @@ def test_a_short_blob_is_noticed(make_image, channel):
     assert not second.up_to_date
     assert second.digest == first.digest
     assert Layout(second.layout).has(first.layers[0].digest, first.layers[0].compressed_size)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_flipped_bytes_are_mended(make_image, channel):
+    lock = lock_of(channel)
+    first = make_image(lock, channel)
+    blobs = sorted(Layout(first.layout).blobs.iterdir())
+    before = {blob: blob.read_bytes() for blob in blobs}
+    for blob in blobs:  # layers, the configuration and the manifest
+        flip(blob)
+        assert not make_image(lock, channel).up_to_date
+        assert {path: path.read_bytes() for path in blobs} == before
+        assert make_image(lock, channel).up_to_date
+
+
+def test_flipped_bytes_with_the_old_time_are_mended(make_image, channel):
+    lock = lock_of(channel)
+    first = make_image(lock, channel)
+    blob = Layout(first.layout).blob(first.layers[0].digest)
+    was = blob.stat()
+    flip(blob)
+    os.utime(blob, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert not make_image(lock, channel).up_to_date
+
+
+def test_untouched_blobs_are_not_read(make_image, channel, tmp_path, monkeypatch):
+    lock = lock_of(channel)
+    first = make_image(lock, channel)
+    read = []
+    monkeypatch.setattr(stamps, "sha256_file", lambda path: read.append(path) or path.name)
+    assert make_image(lock, channel).up_to_date
+    assert read == []
+    for file in (tmp_path / "cache" / "stamps").iterdir():
+        file.write_text("[1]")
+    assert make_image(lock, channel).up_to_date
+    assert {path.name for path in read} == {
+        path.name for path in Layout(first.layout).blobs.iterdir()
+    }
+    read.clear()
+    assert make_image(lock, channel).up_to_date
+    assert read == []
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 40])

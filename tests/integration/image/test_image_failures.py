@@ -16,7 +16,10 @@ import pytest
 from image_packages import Item, fill_channel, layers, lock_of, make_conda, members
 
 from assembler.errors import ChannelError, HashMismatchError, ImageError, MissingToolError
+from assembler.image import archive
+from assembler.image.engine import Engine, load
 from assembler.image.layout import Layout
+from assembler.progress import SilentProgress
 
 PROGRAM = """
 import os, sys
@@ -232,6 +235,57 @@ def test_two_at_once_make_one_image(tmp_path, image):
     assert [entry["digest"] for entry in layout.entries()] == [digest]
     assert layout.is_complete(layout.entries()[0])
     assert not layout.leftovers()
+
+
+@pytest.fixture
+def podman(tmp_path, monkeypatch):
+    """An engine that reads all of its input; the fixture is the file with its process number."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "podman"
+    program.write_text(f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\ncat >/dev/null\necho loaded\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return tmp_path / "pid"
+
+
+def test_no_engine_is_started_for_an_incomplete_layout(make_image, channel, podman):
+    result = make_image(lock_of(channel), channel)
+    layout = Layout(result.layout)
+    assert load(layout, Engine("podman", "5"), SilentProgress()) == "loaded"
+    podman.unlink()
+    blob = layout.blob(result.layers[0].digest)
+    data = blob.read_bytes()
+    blob.unlink()
+    with pytest.raises(ImageError, match="not a complete"):
+        load(layout, Engine("podman", "5"), SilentProgress())
+    blob.write_bytes(data)
+    (layout.path / "oci-layout").unlink()
+    with pytest.raises(ImageError, match="not a complete"):
+        load(layout, Engine("podman", "5"), SilentProgress())
+    assert not podman.exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, OSError])
+def test_an_engine_ends_with_the_writing(make_image, channel, podman, monkeypatch, error):
+    result = make_image(lock_of(channel), channel)
+
+    def stop(sink, stream):
+        while not podman.exists() or not podman.read_text():
+            time.sleep(0.01)
+        raise error
+
+    monkeypatch.setattr(archive, "chunks", lambda stream: stop(None, stream))
+    with pytest.raises(error):
+        load(Layout(result.layout), Engine("podman", "5"), SilentProgress())
+    assert not Path(f"/proc/{podman.read_text().strip()}").exists()
+
+
+@pytest.mark.parametrize(
+    "index", ["[]", '{"manifests": [{}]}', '{"manifests": [1]}', '{"manifests": [{"digest": 1}]}']
+)
+def test_a_malformed_index_holds_no_images(tmp_path, index):
+    (tmp_path / "index.json").write_text(index)
+    assert Layout(tmp_path).entries() == ()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")

@@ -138,5 +138,5 @@ def test_locks_that_are_no_image():
 
 @pytest.mark.parametrize("tag", ["", "a:b", "-x", "a/b", "x" * 129])
 def test_tags_that_no_registry_takes(tag):
-    with pytest.raises(ImageError, match="not a tag"):
+    with pytest.raises(ConfigError, match="not a tag"):
         Request(lock(locked("a")), tag)
