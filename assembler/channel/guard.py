@@ -21,6 +21,7 @@ from assembler.progress import Progress
 
 GUARD = "guard"
 POLL = 0.05  # seconds
+UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 # What each thread holds already: a command that publishes inside a guarded section does not wait
 # for itself. The process is part of the key because a forked worker inherits this table.
 _Key = tuple[Path, int, int]
@@ -86,6 +87,20 @@ def writing(folder: Path, kind: type[AssemblerError] = ChannelError) -> Iterator
         raise kind(
             f"{error.filename or folder} cannot be written ({error.strerror})",
             remedy=f"give yourself the right to write in {folder}",
+        ) from None
+
+
+@contextmanager
+def reading(folder: Path, kind: type[AssemblerError] = ChannelError) -> Iterator[None]:
+    """Turn what cannot be read below ``folder`` inside the block into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+        raise kind(
+            f"{error.filename or folder} cannot be read ({error.strerror or error})",
+            remedy=f"give yourself the right to read {folder}, or look at what is there",
         ) from None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import zstandard
 
-from assembler.channel.guard import exclusive, writing
+from assembler.channel.guard import exclusive, reading, writing
 from assembler.channel.location import (
     INDEX,
     INDEX_ZST,
@@ -64,6 +64,11 @@ def read_index(path: Path) -> dict[str, dict[str, Any]]:
             raise TypeError("an entry is not an object")
     except FileNotFoundError:
         raise ChannelError(f"there is no {path}", remedy=REPAIR) from None
+    except OSError as error:
+        raise ChannelError(
+            f"{path} cannot be read ({error.strerror})",
+            remedy="look at what is there, and at your right to read it",
+        ) from None
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ChannelError(f"{path} is not an index ({error})", remedy=REPAIR) from None
     return entries
@@ -76,9 +81,9 @@ def read_records(channel: Path) -> tuple[Record, ...]:
     ChannelError when an index is unreadable.
     """
     records = []
-    for subdir in subdirs(channel):
-        if not (channel / subdir / INDEX).exists():
-            continue
+    with reading(channel):
+        present = [item for item in subdirs(channel) if (channel / item / INDEX).exists()]
+    for subdir in present:
         for file, entry in read_index(channel / subdir / INDEX).items():
             record = Record.from_entry(subdir, file, entry)
             try:
@@ -97,7 +102,8 @@ def input_keys(channel: Path) -> dict[str, str]:
     them, so that a channel that was copied here is read once.
     """
     known = read_stamps(channel)
-    stamps = survey(channel, known).stamps
+    with reading(channel):
+        stamps = survey(channel, known).stamps
     if stamps != known:
         state = state_folder(channel)
         state.mkdir(parents=True, exist_ok=True)
@@ -306,11 +312,12 @@ def check(
         )
     with exclusive(channel, progress):
         owed = _read_journal(channel)
-        count = sum(1 for subdir in subdirs(channel) for _ in (channel / subdir).glob("*"))
-        with progress.task("reading the channel", count) as task:
-            known = {} if whole else read_stamps(channel)
-            found = survey(channel, known, seen=lambda _: task.advance())
-        problems = [*found.problems, *_index_problems(channel, found)]
+        with reading(channel):
+            count = sum(1 for subdir in subdirs(channel) for _ in (channel / subdir).glob("*"))
+            with progress.task("reading the channel", count) as task:
+                known = {} if whole else read_stamps(channel)
+                found = survey(channel, known, seen=lambda _: task.advance())
+            problems = [*found.problems, *_index_problems(channel, found)]
         problems = [problem for problem in problems if problem.path not in owed]
         problems += [Problem(path, "unfinished", "was to be removed") for path in owed]
     return tuple(sorted(problems))

@@ -10,18 +10,15 @@ from pathlib import Path
 
 from assembler.channel.index import read_records
 from assembler.errors import ChannelError
-from assembler.lock import condalock, explicit, pixi
 from assembler.lock.base import archive_folder, vanished
 from assembler.lock.condalock import NewerLockError
-from assembler.lock.files import read_lock
+from assembler.lock.files import read_lock, render_beside
 from assembler.lock.install import check_packages
 from assembler.lock.model import LOCAL_CHANNEL, Lock
 from assembler.lock.solve import SELECTOR, choose_root
 from assembler.sources.store import Store
 from assembler.stack import Profile
 from assembler.workspace import Workspace
-
-_PIXI_HASH = re.compile(r"^  sha256: '?([0-9a-f]{64})'?$", re.MULTILINE)
 
 
 class Verdict(Enum):
@@ -46,7 +43,7 @@ class Verdict(Enum):
             Verdict.SPEC: "what is asked for has changed since",
             Verdict.CHANNEL: "the channel lacks or differs from a locked package",
             Verdict.BASE: "a base package can no longer be had",
-            Verdict.RENDERING: "a rendering does not say what the lock says",
+            Verdict.RENDERING: "a rendering is absent or does not say what the lock says",
         }[self]
 
 
@@ -174,12 +171,15 @@ def _channel(workspace: Workspace, lock: Lock) -> Iterator[Stale]:
     for package, what in check_packages(lock, workspace.channel, trust_stamps=True):
         if package.url is not None and what == "is not there":
             continue
-        yield Stale(
-            Verdict.CHANNEL,
-            package.path,
-            what,
-            "run `assembler build`, then `assembler lock` if it says so again",
-        )
+        remedy = "run `assembler build`, then `assembler lock` if it says so again"
+        if what != "is not there":
+            # A build takes a package of this name for the one it would make.
+            place = workspace.channel / package.path
+            if place.is_relative_to(workspace.root):
+                place = place.relative_to(workspace.root)
+            again = "mirror" if package.url is not None else "build"
+            remedy = f"delete {place} and run `assembler {again}`"
+        yield Stale(Verdict.CHANNEL, package.path, what, remedy)
 
 
 def _base(workspace: Workspace, profile: Profile, lock: Lock) -> Iterator[Stale]:
@@ -193,22 +193,12 @@ def _base(workspace: Workspace, profile: Profile, lock: Lock) -> Iterator[Stale]
 
 
 def _renderings(lock: Lock, folder: Path) -> Iterator[Stale]:
-    files = {
-        explicit.FILE: explicit.explicit_bytes(lock),
-        condalock.ENVIRONMENT: condalock.environment_bytes(lock),
-        condalock.VIRTUAL: condalock.virtual_packages_bytes(lock),
-    }
-    for name, data in files.items():
-        path = folder / name
-        if path.is_file() and path.read_bytes() != data:
-            yield _rendering(name)
-    path = folder / pixi.FILE
-    if path.is_file():
-        # Its packages by hash; rendering it whole would need the solver's library.
-        found = set(_PIXI_HASH.findall(path.read_text(encoding="utf-8", errors="replace")))
-        if found != {package.sha256 for package in lock.packages}:
-            yield _rendering(pixi.FILE)
-
-
-def _rendering(name: str) -> Stale:
-    return Stale(Verdict.RENDERING, name, "is not what the lock renders to", "run `assembler lock`")
+    for name, data in render_beside(lock).items():
+        try:
+            what = "" if (folder / name).read_bytes() == data else "is not what the lock renders to"
+        except FileNotFoundError:
+            what = "is not there"
+        except OSError as error:
+            what = f"cannot be read ({error.strerror})"
+        if what:
+            yield Stale(Verdict.RENDERING, name, what, "run `assembler lock`")

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -25,11 +23,10 @@ from assembler.channel.location import FILE_SAFE, KNOWN_SUBDIRS, split_file
 from assembler.digest import canonical_json
 from assembler.errors import LockError
 from assembler.lock.model import FORMAT_VERSION, LOCAL_CHANNEL, Lock, LockedPackage, split_spec
+from assembler.lock.request import ENVIRONMENT, content_hashes, yaml_text
 from assembler.sources.pins import Pin
 
 FILE: Final = "conda-lock.yml"
-ENVIRONMENT: Final = "environment.yml"
-VIRTUAL: Final = "virtual-packages.yml"
 SCHEMA_VERSION = 1
 PREFIX = "assembler."
 LARGEST = 64 << 20  # bytes; a lock of a thousand packages is below one percent of this
@@ -105,53 +102,6 @@ def custom_metadata(lock: Lock) -> dict[str, str]:
     return {f"{PREFIX}{key}": words[key] for key in sorted(words)}
 
 
-def environment_bytes(lock: Lock) -> bytes:
-    """Return the environment.yml that conda-lock would be given to solve the same request."""
-    data = {
-        "channels": list(lock.channels),
-        "dependencies": list(lock.specs),
-        "platforms": [lock.platform],
-    }
-    head = "# What the lock was solved for, as conda-lock reads it.\n"
-    return (head + _yaml(data)).encode()
-
-
-def virtual_packages_bytes(lock: Lock) -> bytes:
-    """Return the virtual packages assumed, as conda-lock's --virtual-package-spec reads them."""
-    packages = dict(sorted(lock.virtual_packages.items()))
-    head = "# What is assumed of every machine that installs the lock, as conda-lock reads it.\n"
-    return (head + _yaml({"subdirs": {lock.platform: {"packages": packages}}})).encode()
-
-
-def _yaml(data: object) -> str:
-    text: str = yaml.dump(
-        data, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True, width=1 << 30
-    )
-    return text
-
-
-def content_hashes(lock: Lock) -> dict[str, str]:
-    """Return conda-lock's own hash of the request, by platform."""
-    from conda_lock.content_hash import compute_content_hashes
-    from conda_lock.src_parser import make_lock_spec
-    from conda_lock.virtual_package import FakeRepoData, VirtualPackage
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        source = folder / ENVIRONMENT
-        source.write_bytes(environment_bytes(lock))
-        request = make_lock_spec(src_files=[source], mapping_url="")
-        assumed = FakeRepoData(base_path=folder)
-        for package, value in sorted(lock.virtual_packages.items()):
-            version, _, build = value.partition(" ")
-            assumed.add_package(
-                VirtualPackage(name=package, version=version, build_string=build),
-                subdirs=[lock.platform],
-            )
-        assumed.write()
-        return dict(compute_content_hashes(request, assumed))
-
-
 def lock_bytes(lock: Lock) -> bytes:
     """Return conda-lock.yml, the same bytes for the same lock."""
     from conda_lock.lockfile.v1.models import HashModel, LockedDependency, Lockfile, LockMeta
@@ -179,7 +129,7 @@ def lock_bytes(lock: Lock) -> bytes:
         custom_metadata=custom_metadata(lock),
     )
     document = Lockfile(package=packages, metadata=metadata).dict_for_output()
-    return (HEADER + _yaml(document)).encode()
+    return (HEADER + yaml_text(document)).encode()
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from assembler.channel.guard import exclusive
+from assembler.channel.guard import exclusive, reading
 from assembler.channel.index import input_keys, read_records
 from assembler.errors import LockError
 from assembler.lock.base import Archive, check_update_names, open_archive, pin_base
@@ -48,7 +48,9 @@ def update_lock(
     folder = workspace.lock_folder(profile)
     with exclusive(workspace.channel, progress):
         old = None
-        if workspace.lock_file(profile).exists():
+        with reading(folder, LockError):
+            present = workspace.lock_file(profile).exists()
+        if present:
             try:
                 old = read_lock(folder)
             except LockError as error:
@@ -71,6 +73,17 @@ def locked_gfx(lock: Lock) -> tuple[str, ...]:
     """Return the GPU targets a lock was asked for; none when it was asked for all."""
     chosen = [spec for spec in lock.specs if spec.split()[0] == SELECTOR]
     return lock.gfx_targets if chosen else ()
+
+
+def wants(lock: Lock, gfx: Sequence[str]) -> bool:
+    """Tell whether a lock was made for what ``--gfx`` says: all targets, or just those it names.
+
+    Saying nothing is content with every lock. A lock of all targets follows the channel's, so that
+    naming each of them is another request.
+    """
+    if not gfx:
+        return True
+    return set(locked_gfx(lock)) == (set() if ALL_TARGETS in gfx else set(gfx))
 
 
 def make_lock(

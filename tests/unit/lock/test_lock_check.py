@@ -16,7 +16,7 @@ from assembler.channel.location import state_folder
 from assembler.digest import sha256_file
 from assembler.errors import LockError
 from assembler.lock.base import archive_folder
-from assembler.lock.check import Check, Verdict, check_lock, line_of
+from assembler.lock.check import Check, Verdict, _channel, check_lock, line_of
 from assembler.lock.files import write_lock
 from assembler.lock.make import make_lock, update_lock
 from assembler.lock.model import Lock
@@ -121,6 +121,11 @@ def test_another_hash_in_the_channel_shows_both(
     assert reason.where == zlib.path
     real = sha256_file(project.channel / zlib.path)
     assert reason.what == f"has sha256 {real}, the lock says {zlib.sha256}"
+    # A build would take the file for its own: only its absence makes it build.
+    assert reason.remedy == f"delete {project.channel / zlib.path} and run `assembler build`"
+    inside = replace(project, root=project.channel.parent)
+    (reason,) = _channel(inside, locked)
+    assert reason.remedy == f"delete {project.channel.name}/{zlib.path} and run `assembler build`"
 
 
 def test_a_package_changed_in_place_is_noticed(project: Workspace, locked: Lock) -> None:
@@ -177,6 +182,29 @@ def test_a_rendering_that_says_something_else(
         assert result.verdict is Verdict.RENDERING
         assert [reason.where for reason in result.reasons] == [name]
         path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["pixi.lock", "explicit.txt", "environment.yml", "virtual-packages.yml"]
+)
+def test_every_rendering_is_there_and_whole(
+    project: Workspace, profile: Profile, locked: Lock, name: str
+) -> None:
+    path = project.lock_folder(profile) / name
+    data = path.read_bytes()
+    for change, what in (
+        (lambda: path.write_bytes(data + b"x\n"), "is not what the lock renders to"),
+        (path.unlink, "is not there"),
+        (path.mkdir, "cannot be read (Is a directory)"),
+    ):
+        change()
+        result = check(project)
+        assert result.verdict is Verdict.RENDERING
+        assert [(reason.where, reason.what) for reason in result.reasons] == [(name, what)]
+    path.rmdir()
+    update_lock(project, profile, QUIET)
+    assert path.read_bytes() == data
+    assert check(project).verdict is Verdict.FRESH
 
 
 def test_a_base_package_that_apt_no_longer_lists(tmp_path: Path) -> None:
