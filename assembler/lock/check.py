@@ -43,7 +43,7 @@ class Verdict(Enum):
             Verdict.SPEC: "what is asked for has changed since",
             Verdict.CHANNEL: "the channel lacks or differs from a locked package",
             Verdict.BASE: "a base package can no longer be had",
-            Verdict.RENDERING: "a rendering is absent or does not say what the lock says",
+            Verdict.RENDERING: "a rendering does not say what the lock says",
         }[self]
 
 
@@ -172,7 +172,7 @@ def _channel(workspace: Workspace, lock: Lock) -> Iterator[Stale]:
         if package.url is not None and what == "is not there":
             continue
         remedy = "run `assembler build`, then `assembler lock` if it says so again"
-        if what != "is not there":
+        if what.startswith("has "):
             # A build takes a package of this name for the one it would make.
             place = workspace.channel / package.path
             if place.is_relative_to(workspace.root):

@@ -16,7 +16,7 @@ from pathlib import Path
 from assembler.channel.guard import exclusive
 from assembler.channel.index import publish, read_records
 from assembler.channel.location import state_folder
-from assembler.errors import ConfigError, SourceUnavailableError
+from assembler.errors import ChannelError, ConfigError, SourceUnavailableError
 from assembler.lock.files import write_lock
 from assembler.lock.install import check_packages, demand_packages
 from assembler.lock.model import Lock, LockedPackage
@@ -54,8 +54,16 @@ def mirror(
     """Copy every locked package that is not in the channel into it, checked by SHA-256.
 
     Downloads go through the store, so a killed run goes on where it stopped. Returns the lock with
-    all packages in the channel; the caller writes it.
+    all packages in the channel; the caller writes it. Raises ChannelError, with nothing copied,
+    when a package that was built here is absent or not the locked one.
     """
+    own = replace(lock, packages=tuple(p for p in lock.packages if p.url is None))
+    if lacking := check_packages(own, channel, trust_stamps=True):
+        package, what = lacking[0]
+        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        raise ChannelError(
+            f"{channel / package.path} {what}{more}", remedy="see `assembler lock --check`"
+        )
     wanted = missing_packages(lock, channel)
     if wanted:
         _download(wanted, store, progress, jobs)

@@ -122,3 +122,15 @@ def test_an_unreachable_channel_is_a_sentence(tmp_path: Path) -> None:
         make_lock(project, project.stack().select(None), QUIET)
     assert isinstance(caught.value, AssemblerError)
     assert "\n" not in str(caught.value)
+
+
+def test_a_package_that_was_built_here_cannot_be_mirrored(remote: Workspace) -> None:
+    profile = remote.stack().select(None)
+    lock = update_lock(remote, profile, QUIET).lock
+    before = {path: path.read_bytes() for path in remote.lock_folder(profile).iterdir()}
+    (remote.channel / lock.by_name["zlib"].path).unlink()
+    done = run_assembler("mirror", cwd=remote.root)
+    assert done.returncode == 7
+    assert f"{lock.by_name['zlib'].path} is not there; see" in done.stderr
+    assert not (remote.channel / lock.by_name["far"].path).exists()
+    assert {path: path.read_bytes() for path in remote.lock_folder(profile).iterdir()} == before
