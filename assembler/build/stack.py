@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import tarfile
 import tomllib
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tomlkit
+import zstandard
 
 from assembler.build.keys import SCRIPTS, SourceFile, recipe_inputs
 from assembler.build.needs import Machine, Needs, read_needs
@@ -18,6 +20,7 @@ from assembler.build.plan import BuildPlan, make_plan
 from assembler.build.recipes import Recipe, Rendered, dump_yaml, render
 from assembler.build.requirements import conda_requirements
 from assembler.build.wheels import WheelMetadata, matching_rules, wheel_recipe
+from assembler.channel.guard import reading
 from assembler.digest import sha256_file
 from assembler.errors import BuildError, ConfigError
 from assembler.sources.debian import upstream_version
@@ -27,6 +30,9 @@ from assembler.sources.pins import Pin, Unpinned, Wheel, read_pins, source_folde
 from assembler.stack import Profile
 from assembler.variants import GFX_AXIS, Axes, read_axes
 from assembler.workspace import Workspace
+
+# What reading a package that is not whole may raise; RuntimeError when it lacks a component.
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zstandard.ZstdError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -245,11 +251,24 @@ def read_recipes(workspace: Workspace, profile: Profile) -> StackRecipes:
 
 
 def channel_stamps(channel: Path) -> dict[str, dict[str, Any]]:
-    """Return path -> ``info/assembler.json`` of every package in the channel."""
-    return {
-        path.relative_to(channel).as_posix(): read_stamp(path)
-        for path in sorted(channel.glob("*/*.conda"))
-    }
+    """Return path -> ``info/assembler.json`` of every package in the channel.
+
+    A damaged package has none, so that it is built again. Raises ChannelError for what may not be
+    read.
+    """
+    with reading(channel):
+        return {
+            path.relative_to(channel).as_posix(): _stamp(path)
+            for path in sorted(channel.glob("*/*.conda"))
+            if path.is_file()
+        }
+
+
+def _stamp(package: Path) -> dict[str, Any]:
+    try:
+        return read_stamp(package)
+    except DAMAGED:
+        return {}
 
 
 def plan_stack(
