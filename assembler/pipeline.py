@@ -21,7 +21,7 @@ from assembler.image.assemble import assemble
 from assembler.image.request import ImageResult
 from assembler.lock.check import Verdict, check_lock
 from assembler.lock.files import read_lock
-from assembler.lock.make import ALL_TARGETS, Locked, locked_gfx, update_lock
+from assembler.lock.make import ALL_TARGETS, Locked, locked_gfx, update_lock, wants
 from assembler.lock.model import Lock
 from assembler.progress import Progress
 from assembler.sources.fetch import FetchResult, fetch
@@ -169,7 +169,7 @@ class Pipeline:
                 self._progress.say(f"lock: {reason.where}: {reason.what}")
             return False
         lock = read_lock(file)
-        if self._wishes.gfx and not self._holds_wish(lock):
+        if not wants(lock, self._wishes.gfx):
             if locked:
                 raise LockError(
                     f"the lock is for {' '.join(lock.gfx_targets)}, not for "
@@ -179,12 +179,6 @@ class Pipeline:
             return False
         # Base packages that are not in the store may have left the mirror: then they are re-pinned.
         return locked or all(self._store.has(pin.sha256) for pin in lock.base)
-
-    def _holds_wish(self, lock: Lock) -> bool:
-        """Say whether a lock is what ``--gfx`` asks for."""
-        if ALL_TARGETS in self._wishes.gfx:
-            return not locked_gfx(lock)
-        return set(self._wishes.gfx) == set(locked_gfx(lock))
 
     def _relock(self) -> Locked:
         return update_lock(
