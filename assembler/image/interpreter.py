@@ -6,9 +6,9 @@ import shutil
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from assembler.digest import digest_of
 from assembler.image.bytecode import Interpreter
@@ -17,6 +17,8 @@ from assembler.image.segment import SegmentSpec, SegmentStream
 from assembler.image.tarstream import Pieces
 
 INTERPRETER_FORMAT = 1
+# Debian 12's CPython 3.11.2 has no extraction filters; a segment holds no name that leaves its root.
+FILTER: Mapping[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
 
 
 def unpack(spec: SegmentSpec, folder: Path) -> None:
@@ -28,7 +30,7 @@ def unpack(spec: SegmentSpec, folder: Path) -> None:
             member.name = member.name.removeprefix(root)
             if member.islnk():
                 member.linkname = member.linkname.removeprefix(root)
-            archive.extract(member, folder, set_attrs=True, filter="tar")
+            archive.extract(member, folder, set_attrs=True, **FILTER)
 
 
 class LazyInterpreter:

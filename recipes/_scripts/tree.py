@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 TREE = Path("tree")
 
@@ -32,7 +33,9 @@ def unpack(folder: Path) -> None:
             _top, _, member.name = member.name.partition("/")
             if member.name:
                 members.append(member)
-        tar.extractall(folder, members, filter="data")
+        # Debian 12's CPython 3.11.2 has no extraction filters.
+        options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        tar.extractall(folder, members, **options)
 
 
 def patch(folder: Path, patches: Path) -> None:
