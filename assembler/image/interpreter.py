@@ -17,7 +17,7 @@ from assembler.image.segment import SegmentSpec, SegmentStream
 from assembler.image.tarstream import Pieces
 
 INTERPRETER_FORMAT = 1
-# Debian 12's CPython 3.11.2 has no extraction filters; a segment holds no name that leaves its root.
+# Debian 12's CPython 3.11.2 has no extraction filters; no name in a segment leaves its root.
 FILTER: Mapping[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
 
 

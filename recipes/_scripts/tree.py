@@ -33,9 +33,10 @@ def unpack(folder: Path) -> None:
             _top, _, member.name = member.name.partition("/")
             if member.name:
                 members.append(member)
-        # Debian 12's CPython 3.11.2 has no extraction filters.
+        # Debian 12's CPython 3.11.2 has no extraction filters; the tar is the snapshot that fetch
+        # made of a checkout.
         options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        tar.extractall(folder, members, **options)
+        tar.extractall(folder, members, **options)  # noqa: S202
 
 
 def patch(folder: Path, patches: Path) -> None:
