@@ -21,6 +21,7 @@ from assembler.progress import Progress
 
 GUARD = "guard"
 POLL = 0.05  # seconds
+SOMEBODY = "another process"
 UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 # What each thread holds already: a command that publishes inside a guarded section does not wait
 # for itself. The process is part of the key because a forked worker inherits this table.
@@ -47,7 +48,7 @@ def describe_owner(data: bytes) -> str:
             f"process {owner['pid']} on {owner['host']} ({owner['command']}) since {owner['since']}"
         )
     except (ValueError, KeyError, TypeError):
-        return "another process"
+        return SOMEBODY
 
 
 def _acquire(handle: int, folder: Path, progress: Progress, timeout: float) -> None:
@@ -70,7 +71,8 @@ def _acquire(handle: int, folder: Path, progress: Progress, timeout: float) -> N
                 f"{folder} is held by {owner}",
                 remedy="wait for it to finish, or end it, and run the command again",
             )
-        if not told:
+        # Between taking the lock and writing its name, or after erasing it, an owner is nobody yet.
+        if not told and owner != SOMEBODY:
             progress.say(f"waiting for {folder}, held by {owner}")
             told = True
         time.sleep(POLL)
