@@ -15,6 +15,7 @@ from assembler.workspace import STORE_VARIABLE, Workspace
 
 # The user's own store must not take part in tests; only those of the real stack are given it.
 REAL_STORE = os.environ.pop(STORE_VARIABLE, None)
+os.environ.pop("ASSEMBLER_PROFILE", None)
 TINY = Path(__file__).parent / "tiny"
 ROOT = Path(__file__).parent.parent
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from assembler.cli.options import Session, common
+from assembler.cli.options import Session, another_image, common
 from assembler.errors import ImageError
 from assembler.image.engine import LOADERS, find_engine, load
 from assembler.image.layout import Layout
@@ -18,7 +18,7 @@ def layout_of(session: Session, path: Path | None) -> Layout:
     if not layout.entries():
         raise ImageError(
             f"there is no image at {layout.path}",
-            remedy="make it with `assembler image`, or name an OCI layout",
+            remedy=f"make it with `assembler image`{another_image(session)}, or name an OCI layout",
         )
     return layout
 

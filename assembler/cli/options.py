@@ -34,6 +34,17 @@ class Session:
             click.echo(text)
 
 
+def another_image(session: Session) -> str:
+    """Return words for a remedy: the other profiles whose images are here, if there are any."""
+    workspace = session.workspace
+    made = sorted(
+        name
+        for name, profile in workspace.stack().profile.items()
+        if workspace.image_layout(profile).is_dir()
+    )
+    return f", choose with --profile what is made: {', '.join(made)}" if made else ""
+
+
 def choices(options: tuple[str, ...]) -> dict[str, str]:
     """Return axis -> value of the ``--variant`` options."""
     pairs = [option.partition("=") for option in options]
@@ -46,7 +57,13 @@ def choices(options: tuple[str, ...]) -> dict[str, str]:
 def common(function: F) -> F:
     """Add --profile, --variant, -c, --project, --json, -q and -v; a Session comes first."""
 
-    @click.option("--profile", "profile", metavar="NAME", help="Profile of stack.toml.")
+    @click.option(
+        "--profile",
+        "profile",
+        metavar="NAME",
+        envvar="ASSEMBLER_PROFILE",
+        help="Profile of stack.toml [$ASSEMBLER_PROFILE, else its default_profile].",
+    )
     @click.option(
         "--variant",
         "variants",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from assembler.cli.options import Session, common
+from assembler.cli.options import Session, another_image, common
 from assembler.errors import VerifyError
 from assembler.verify import formats
 from assembler.verify.sandbox import NAMES
@@ -60,7 +60,8 @@ def command(
     if not paths and not layout.is_dir():
         raise VerifyError(
             f"there is no image of profile {session.profile.name} at {layout}",
-            remedy="make it with `assembler clean-image`, or name what to verify",
+            remedy=f"make it with `assembler clean-image`{another_image(session)}, or name what to "
+            "verify",
         )
     request = request_for(
         session.workspace,

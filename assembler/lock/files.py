@@ -85,7 +85,12 @@ def read_lock(path: Path) -> Lock:
             path = path / condalock.FILE
         data = path.read_bytes()
     except FileNotFoundError:
-        raise LockError(f"there is no lock at {path}", remedy="run `assembler lock`") from None
+        others = sorted(other.parent.name for other in path.parent.parent.glob(f"*/{path.name}"))
+        elsewhere = f", or choose with --profile what is locked: {', '.join(others)}"
+        raise LockError(
+            f"there is no lock at {path}",
+            remedy=f"run `assembler lock`{elsewhere if others else ''}",
+        ) from None
     except IsADirectoryError:
         raise LockError(f"{path} is a folder", remedy=AWAY) from None
     except OSError as error:

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import tomlkit
+
 from assembler.channel.guard import exclusive
 from assembler.channel.index import publish, read_records
 from assembler.channel.location import state_folder
@@ -152,7 +154,15 @@ def export(
         if not out.has(pin.sha256):
             out.add(store.path(pin.sha256), pin.sha256, name=pin.file)
     demand_packages(lock, channel, progress)
-    shutil.copyfile(workspace.root / "stack.toml", target / "stack.toml")
+    _write_stack(workspace.root / "stack.toml", target / "stack.toml", profile)
     write_lock(lock, target / "locks" / profile.name)
     text = README.format(name=profile.name, count=len(lock.packages))
     (target / "README.md").write_text(text, encoding="utf-8")
+
+
+def _write_stack(source: Path, target: Path, profile: Profile) -> None:
+    """Copy stack.toml; commands in the export mean the exported profile without naming it."""
+    document = tomlkit.parse(source.read_text(encoding="utf-8"))
+    if profile.name in document["profile"]:  # type: ignore[operator]
+        document["default_profile"] = profile.name
+    target.write_text(tomlkit.dumps(document), encoding="utf-8")
