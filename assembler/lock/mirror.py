@@ -163,6 +163,6 @@ def export(
 def _write_stack(source: Path, target: Path, profile: Profile) -> None:
     """Copy stack.toml; commands in the export mean the exported profile without naming it."""
     document = tomlkit.parse(source.read_text(encoding="utf-8"))
-    if profile.name in document["profile"]:  # type: ignore[operator]
+    if profile.name in document["profile"]:
         document["default_profile"] = profile.name
     target.write_text(tomlkit.dumps(document), encoding="utf-8")
