@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from assembler import stack
+from assembler.bytecode.python import PythonInfo
 from assembler.image.base import BaseSource, User
 from assembler.image.condafile import PackageInfo, read_package
 from assembler.image.entry import Entry
 from assembler.image.layer import LayerSpec, PackageSource, directory_entries
-from assembler.image.placement import Placement, PythonInfo, check_conflicts, place
+from assembler.image.placement import Placement, check_conflicts, place
 from assembler.image.record import HISTORY
 from assembler.image.request import Options, home, image_plan
 from assembler.image.segment import SegmentSpec

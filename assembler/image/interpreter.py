@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
+from assembler.bytecode.compiler import Interpreter
+from assembler.bytecode.python import PythonInfo
 from assembler.digest import digest_of
-from assembler.image.bytecode import Interpreter
-from assembler.image.placement import PythonInfo
 from assembler.image.segment import SegmentSpec, SegmentStream
 from assembler.image.tarstream import Pieces
 

@@ -9,56 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from assembler.bytecode.python import PythonInfo
 from assembler.errors import ImageError
 from assembler.image.condafile import EntryPoint, PackageInfo, PathEntry
 from assembler.image.relocate import script_shebang
 
 META = "conda-meta"
-CACHE = "__pycache__"
 SITE = "site-packages/"
 SCRIPTS = "python-scripts/"
-
-
-@dataclass(frozen=True)
-class PythonInfo:
-    """The prefix's interpreter; paths relative to the prefix."""
-
-    version: str
-    site_packages: str
-    sha256: str
-
-    @classmethod
-    def of(cls, index: Mapping[str, Any], sha256: str) -> PythonInfo:
-        """Return the facts of a python package, given its index.json and its own SHA-256."""
-        short = ".".join(str(index["version"]).split(".")[:2])
-        site = index.get("python_site_packages_path") or f"lib/python{short}/site-packages"
-        return cls(short, str(site), sha256)
-
-    @property
-    def executable(self) -> str:
-        """The interpreter's path."""
-        return f"bin/python{self.version}"
-
-    @property
-    def library(self) -> str:
-        """The folder with the standard library; it ends with a slash."""
-        return f"lib/python{self.version}/"
-
-    @property
-    def tag(self) -> str:
-        """How the interpreter names its bytecode files."""
-        return f"cpython-{self.version.replace('.', '')}"
-
-    def bytecode(self, source: str) -> str:
-        """Return the path of a source file's bytecode."""
-        folder, slash, name = source.rpartition("/")
-        return f"{folder}{slash}{CACHE}/{name.removesuffix('.py')}.{self.tag}.pyc"
-
-    def compiles(self, path: str) -> bool:
-        """Tell whether a file is a module that gets bytecode."""
-        return path.endswith(".py") and path.startswith((self.library, self.site_packages + "/"))
 
 
 @dataclass(frozen=True)
@@ -84,7 +43,7 @@ class Placement:
         return frozenset(
             place
             for place, entry in self.places.values()
-            if entry.path_type == "hardlink" and self.python.compiles(place)
+            if self.python.compiles(place, entry.path_type)
         )
 
     @property

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
+from assembler.bytecode.compiler import Batch, Interpreter
+from assembler.bytecode.python import lasting
 from assembler.digest import CHUNK, chunks, digest_of, sha256_bytes
 from assembler.errors import ImageError
-from assembler.image.bytecode import Batch, Interpreter
 from assembler.image.compression import Codec
 from assembler.image.condafile import (
     Member,
@@ -34,7 +35,6 @@ from assembler.image.relocate import check_length, replace_binary, replace_text
 SEGMENT_FORMAT = 1
 ACTIVATION = ("etc/conda/activate.d/", "etc/conda/env_vars.d/")
 _SETID = 0o6000
-_HASH_BASED = 0b01  # the flag of a .pyc that its source's time cannot make stale
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class SegmentStream:
             return
         if place in self._bytecode:
             data = content.read()
-            if not _lasting(data):
+            if not lasting(data):
                 return
             self._ready.add(self._bytecode[place])
             yield from self._whole(data, place, entry, executable=executable)
@@ -198,7 +198,8 @@ class SegmentStream:
             if entry.placeholder:
                 prefix = self._spec.prefix.encode()
                 data = replace_text(data, entry.placeholder.encode(), prefix)
-            if place in self._sources and self._batch:
+            # The channel's own packages have their bytecode before the modules.
+            if place in self._sources and place not in self._ready and self._batch:
                 self._batch.add(place, data)
             if place.startswith(ACTIVATION):
                 self.notes.activation[place] = data.decode("utf-8", "replace")
@@ -272,11 +273,6 @@ class SegmentStream:
         locked = {"sha256": self._spec.sha256, "md5": self._spec.md5, "size": self._spec.size}
         record = prefix_record(placement.info, list(self._paths.values()), locked)
         yield from self._added(placement.record, record, "")
-
-
-def _lasting(bytecode: bytes) -> bool:
-    """Tell whether shipped bytecode stays good although every file gets a new time."""
-    return len(bytecode) >= 16 and bool(bytecode[4] & _HASH_BASED)
 
 
 def batched(pieces: Iterator[bytes], size: int = CHUNK) -> Iterator[bytes]:

@@ -11,11 +11,11 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from assembler.bytecode.compiler import Interpreter
 from assembler.digest import CHUNK
 from assembler.image import documents
 from assembler.image.activation import environment
 from assembler.image.blueprint import BASE, Blueprint, Drafter, ImageLayer
-from assembler.image.bytecode import Interpreter
 from assembler.image.cache import LayerCache, LayerRecord, SegmentCache, scratch_file
 from assembler.image.epoch import rfc3339
 from assembler.image.foreign import ForeignBase, media_type

@@ -1,4 +1,4 @@
-"""Runs inside the image's own python: compiles modules to unchecked-hash bytecode.
+"""Runs inside the channel's own python: compiles modules to unchecked-hash bytecode.
 
 Reads records (path length, path, source length, source) from stdin and answers each on stdout with
 (length, bytecode); length 0 means that the source does not compile. Uses nothing but the standard

@@ -35,7 +35,7 @@ class Compiled:
 
 
 class Interpreter:
-    """The image's python, unpacked where it can run here, with a pool of compiler processes."""
+    """The channel's python, unpacked where it can run here, with a pool of compiler processes."""
 
     def __init__(self, executable: Path, workers: int) -> None:
         self._executable = executable.absolute()
@@ -60,9 +60,9 @@ class Interpreter:
             failed, reason = True, error.strerror or str(error)
         if failed:
             raise MissingToolError(
-                f"the channel's python does not run on this machine ({reason}), so the image's "
-                "modules cannot be compiled",
-                remedy="assemble on a machine of the image's platform whose glibc is new enough",
+                f"the channel's python does not run on this machine ({reason}), so modules cannot "
+                "be compiled",
+                remedy="use a machine of the profile's platform whose glibc is new enough",
             )
 
     def submit(self, sources: IO[bytes]) -> Future[IO[bytes]]:
@@ -98,11 +98,15 @@ class Interpreter:
 
 
 class Batch:
-    """One package's modules on their way through the compiler."""
+    """One package's modules on their way through the compiler.
 
-    def __init__(self, interpreter: Interpreter, prefix: str) -> None:
+    Bytecode names its source below ``prefix``, an absolute path, or relative to it when it is not
+    known yet: importing a module puts the true path there.
+    """
+
+    def __init__(self, interpreter: Interpreter, prefix: str = "") -> None:
         self._interpreter = interpreter
-        self._prefix = prefix
+        self._root = f"{prefix}/" if prefix else ""
         self._names: list[list[str]] = []
         self._results: list[Future[IO[bytes]]] = []
         self._block: IO[bytes] | None = None
@@ -112,7 +116,7 @@ class Batch:
         if self._block is None:
             self._block = tempfile.TemporaryFile()  # noqa: SIM115
             self._names.append([])
-        path = f"{self._prefix}/{place}".encode("utf-8", "surrogateescape")
+        path = f"{self._root}{place}".encode("utf-8", "surrogateescape")
         self._names[-1].append(place)
         for field in (path, source):
             self._block.write(struct.pack("<I", len(field)))
