@@ -65,7 +65,7 @@ class Result:
     parts: tuple[dict[str, Any], ...] = ()
 
 
-class _Log(SimpleProgressCallback):
+class PackageLog(SimpleProgressCallback):
     """Writes rattler-build's messages to the package's log file."""
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +94,7 @@ def run(job: Job) -> Result:
     work = Path(job.work)
     scratch = work / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
-    log = _Log(Path(job.log))
+    log = PackageLog(Path(job.log))
     try:
         axes = Axes(
             {key: tuple(values) for key, values in job.variants.items()},
@@ -148,14 +148,14 @@ def demand_scratch() -> None:
         ) from None
 
 
-def _die_with_builder() -> None:
-    """Ask the kernel to end this process when the builder dies."""
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it dies."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main() -> None:
     """Read the job, do it, write the result whole."""
-    _die_with_builder()
+    die_with_parent()
     job_file, result_file = map(Path, sys.argv[1:3])
     data = json.loads(job_file.read_text(encoding="utf-8"))
     job = Job(**{**data, "channels": tuple(data["channels"])})
