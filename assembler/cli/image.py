@@ -60,8 +60,11 @@ def cache_folder(session: Session) -> Path:
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Workers; never changes bytes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder for segments [build/cache].")
 @click.option(
-    "--base", metavar="LAYOUT[:TAG]", help="An OCI layout to build upon instead of Debian packages."
-)
+    "--base", metavar="IMAGE",
+    help="Build upon this image instead of Debian packages: an OCI layout or archive "
+    "(FOLDER[:TAG], FILE.tar[:TAG]), or HOST/NAME@sha256:... of a registry.",
+)  # fmt: skip
+@click.option("--plain-http", is_flag=True, help="The registry of --base has no TLS.")
 @click.option("--plan", "only_plan", is_flag=True, help="Print the layers and what is new in them.")
 @common
 def command(
@@ -77,6 +80,7 @@ def command(
     jobs: int | None,
     cache: Path | None,
     base: str | None,
+    plain_http: bool,
     only_plan: bool,
 ) -> None:
     """Assemble the OCI image of a lock from the channel, layer by layer."""
@@ -84,12 +88,16 @@ def command(
     workspace, profile = session.workspace, session.profile
     lock = read_lock(lock_path or workspace.lock_file(profile))
     wanted = requests(lock, workspace.channel, profile, gfx, tag)
+    cache = cache or cache_folder(session)
+    architecture = ARCHITECTURES.get(lock.platform, ("",))[0]
     options = Options(
         codec=Codec.of(compression, level),
         budget=max_layers,
         epoch=Epoch.from_environment(),
         jobs=jobs,
-        base=read_base(base, ARCHITECTURES.get(lock.platform, ("",))[0]) if base else None,
+        base=read_base(base, architecture, cache, session.progress, plain_http=plain_http)
+        if base
+        else None,
     )
     layout = workspace.image_layout(profile) if form != "oci" or not output else output
     if only_plan:
@@ -107,7 +115,7 @@ def command(
         profile.image,
         layout,
         Store(workspace.store),
-        cache or cache_folder(session),
+        cache,
         session.progress,
         options=options,
     )

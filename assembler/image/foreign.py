@@ -15,12 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from assembler.digest import chunks
 from assembler.errors import ImageError
+from assembler.image.bases import open_base, unusable
+from assembler.image.cache import scratch_file
 from assembler.image.compression import CORRUPT, LAYER, Codec
-from assembler.image.documents import REF_NAME
+from assembler.image.entry import WHITEOUT
 from assembler.image.layout import Layout
 from assembler.image.tarstream import Pieces
+from assembler.progress import Progress
 
 _LIBC = re.compile(r"(?:^|/)lib(?:64|/[a-z0-9_]+-linux-gnu)?/(?:libc\.so\.6|libc-[0-9.]+\.so)$")
 _VERSION = re.compile(rb"GNU C Library [^\n]*?version ([0-9]+\.[0-9]+)")
@@ -30,7 +35,7 @@ _DOCKER = "application/vnd.docker.image.rootfs.diff.tar"
 
 @dataclass(frozen=True)
 class ForeignBase:
-    """An image in an OCI layout that ours is put upon; ``glibc`` is None when it has none."""
+    """An image that ours is put upon, its blobs in a layout; ``glibc`` is its version of that."""
 
     layout: Path
     digest: str
@@ -38,7 +43,7 @@ class ForeignBase:
     diff_ids: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
     links: frozenset[str]
-    glibc: str | None
+    glibc: str
     sizes: tuple[int, ...]
 
     def check(self, prefix: str) -> None:
@@ -53,56 +58,49 @@ class ForeignBase:
                 )
 
 
-def _fail(layout: Layout, words: str) -> ImageError:
-    return ImageError(
-        f"{layout.path} cannot be a base: {words}",
-        remedy="name a complete OCI image layout, such as `skopeo copy ... oci:FOLDER:TAG` makes",
-    )
+def read_base(
+    reference: str,
+    architecture: str,
+    cache: Path,
+    progress: Progress,
+    *,
+    plain_http: bool = False,
+) -> ForeignBase:
+    """Open the base image that ``reference`` names (see bases.py) and look through its layers.
 
-
-def read_base(reference: str, architecture: str) -> ForeignBase:
-    """Read ``FOLDER[:TAG]`` or ``FOLDER@DIGEST`` and check it down to its layers' bytes."""
-    path, tag, digest = _split(reference)
-    layout = Layout(path)
-    entries = [
-        entry
-        for entry in layout.entries()
-        if (digest is None or entry["digest"] == digest)
-        and (tag is None or entry.get("annotations", {}).get(REF_NAME) == tag)
-    ]
-    if len(entries) != 1 or not layout.is_complete(entries[0]):
-        raise _fail(layout, f"{len(entries)} of its images fit" if len(entries) != 1 else "damaged")
-    manifest = layout.document(entries[0]["digest"]) or {}
-    config = layout.document(manifest["config"]["digest"]) or {}
+    What was found in a layer is kept in the cache, so that it is read once. Raises ImageError for
+    an image that is damaged, for another platform, or without a C library.
+    """
+    base = open_base(reference, architecture, cache, progress, plain_http=plain_http)
+    config = base.config
     if config.get("architecture") != architecture or config.get("os") != "linux":
-        raise _fail(layout, f"it is for {config.get('os')}/{config.get('architecture')}")
+        raise unusable(reference, f"it is for {config.get('os')}/{config.get('architecture')}")
     links: set[str] = set()
     glibc: str | None = None
     sizes = []
-    for layer, diff_id in zip(manifest["layers"], config["rootfs"]["diff_ids"], strict=True):
-        size, found = _scan(layout, layer, diff_id, links)
-        sizes.append(size)
-        glibc = found or glibc
-    env = tuple(tuple(word.split("=", 1)) for word in config.get("config", {}).get("Env") or ())
+    for layer, diff_id in zip(base.manifest["layers"], config["rootfs"]["diff_ids"], strict=True):
+        facts = _facts(base.layout, layer, diff_id, cache)
+        links = {link for link in links if link not in facts.gone} | set(facts.links)
+        sizes.append(facts.size)
+        glibc = facts.glibc or glibc
+    if glibc is None:
+        raise ImageError(
+            f"{reference} cannot be a base: none of its layers holds glibc, or its version does "
+            "not show",
+            remedy="choose a base with glibc, such as Debian, Ubuntu, UBI or distroless/base",
+        )
+    words = (config.get("config") or {}).get("Env") or ()
+    env = tuple((word.partition("=")[0], word.partition("=")[2]) for word in words)
     return ForeignBase(
-        layout.path,
-        entries[0]["digest"],
-        tuple(manifest["layers"]),
+        base.layout.path,
+        base.digest,
+        tuple(base.manifest["layers"]),
         tuple(config["rootfs"]["diff_ids"]),
-        cast("tuple[tuple[str, str], ...]", env),
+        env,
         frozenset(links),
         glibc,
         tuple(sizes),
     )
-
-
-def _split(reference: str) -> tuple[Path, str | None, str | None]:
-    reference = reference.removeprefix("oci:")
-    path, at, digest = reference.partition("@")
-    if at:
-        return Path(path), None, digest
-    path, colon, tag = reference.rpartition(":")
-    return (Path(path), tag, None) if colon and "/" not in tag else (Path(reference), None, None)
 
 
 def media_type(layer: Mapping[str, Any]) -> str:
@@ -121,17 +119,50 @@ def _uncompressed(layout: Layout, layer: Mapping[str, Any]) -> Iterator[bytes]:
                 yield chunk
 
     if name not in ("", "gzip", "zstd"):
-        raise _fail(layout, f"a layer is {layer['mediaType']}")
+        raise unusable(layout.path, f"a layer is {layer['mediaType']}")
     yield from Codec(name, 1).expand(raw()) if name else raw()
     if f"sha256:{digest.hexdigest()}" != layer["digest"]:
-        raise _fail(layout, f"the layer {layer['digest'][:19]} is damaged")
+        raise unusable(layout.path, f"the layer {layer['digest'][:19]} is damaged")
 
 
-def _scan(
-    layout: Layout, layer: Mapping[str, Any], diff_id: str, links: set[str]
-) -> tuple[int, str | None]:
+class LayerFacts(BaseModel):
+    """What one layer holds that matters above it.
+
+    ``links`` are its symbolic links, ``gone`` the paths at which it has something else, ``size``
+    its uncompressed bytes, ``glibc`` the C library's version when it is in this layer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    diff_id: str
+    size: int
+    glibc: str | None
+    links: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+def _facts(layout: Layout, layer: Mapping[str, Any], diff_id: str, cache: Path) -> LayerFacts:
+    """Return a layer's facts: the kept ones (the blob's bytes were checked), else by reading it."""
+    place = cache / "bases" / "facts" / f"{layer['digest'].removeprefix('sha256:')}.json"
+    try:
+        kept = LayerFacts.model_validate_json(place.read_bytes())
+    except (OSError, ValidationError):
+        kept = None
+    if kept is not None and kept.diff_id == diff_id:
+        return kept
+    facts = _scan(layout, layer, diff_id)
+    with scratch_file(place.parent) as (stream, path):
+        stream.write(facts.model_dump_json().encode())
+        stream.flush()
+        path.replace(place)
+    return facts
+
+
+def _scan(layout: Layout, layer: Mapping[str, Any], diff_id: str) -> LayerFacts:
     """Read a layer once: its size, the C library's version, and its symbolic links."""
     digest, size, glibc = hashlib.sha256(), 0, None
+    links: set[str] = set()
+    gone: set[str] = set()
 
     def counted() -> Iterator[bytes]:
         nonlocal size
@@ -148,14 +179,29 @@ def _scan(
                 links.discard(name)
                 if info.issym():
                     links.add(name)
-                elif info.isreg() and _LIBC.search(name):
+                elif _is_libc(info, name):
                     content = archive.extractfile(info)
                     found = _VERSION.search(content.read() if content else b"")
                     glibc = found[1].decode() if found else glibc
+                folder, slash, last = name.rpartition("/")
+                if not info.issym():
+                    gone.add(folder + slash + last.removeprefix(WHITEOUT.decode()))
+                archive.members = []  # type: ignore[attr-defined]
         for _ in pieces:  # what follows the end of the archive belongs to the digest
             pass
     except (*CORRUPT, tarfile.TarError, EOFError) as error:
-        raise _fail(layout, f"a layer is damaged ({error})") from None
+        raise unusable(layout.path, f"a layer is damaged ({error})") from None
     if f"sha256:{digest.hexdigest()}" != diff_id:
-        raise _fail(layout, f"the layer {layer['digest'][:19]} is not the one its config names")
-    return size, glibc
+        words = f"the layer {layer['digest'][:19]} is not the one its config names"
+        raise unusable(layout.path, words)
+    return LayerFacts(
+        diff_id=diff_id,
+        size=size,
+        glibc=glibc,
+        links=tuple(sorted(links)),
+        gone=tuple(sorted(gone)),
+    )
+
+
+def _is_libc(info: tarfile.TarInfo, name: str) -> bool:
+    return info.isreg() and _LIBC.search(name) is not None

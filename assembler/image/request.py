@@ -166,7 +166,7 @@ def check_request(lock: Lock, image: stack.Image, base: ForeignBase | None = Non
     if base is not None:
         base.check(image.prefix)
         base.check(home(image))
-    _check_glibc(lock, (base.glibc or "0") if base else image.base.glibc)
+    _check_glibc(lock, base.glibc if base else image.base.glibc)
 
 
 def _check_glibc(lock: Lock, glibc: str) -> None:
@@ -176,8 +176,7 @@ def _check_glibc(lock: Lock, glibc: str) -> None:
             found = _GLIBC.match(spec)
             if found and _numbers(found[1]) > have:
                 raise ImageError(
-                    f"{package.name} needs glibc {found[1]}, but the base brings "
-                    f"{'none' if glibc == '0' else glibc}",
+                    f"{package.name} needs glibc {found[1]}, but the base brings {glibc}",
                     remedy="choose a newer base: another Debian release in stack.toml, or --base",
                 )
 

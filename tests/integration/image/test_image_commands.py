@@ -264,8 +264,11 @@ def test_verify_and_image_find_and_mend_flipped_bytes(project):
         (["image", "--tag", "a:b"], 3, "is not a tag"),
         (["image", "--lock", "nowhere.yml"], 9, "there is no lock"),
         (["image", "-o", "stack.toml"], 10, "is no OCI image layout"),
+        (["image", "--base", "nowhere.tar"], 10, "there is no such file"),
+        (["image", "--base", "nowhere"], 10, "0 of its images fit"),
         (["load"], 10, "there is no image at"),
         (["push", "atom"], 10, "names no repository"),
+        (["push", "localhost/atom@sha256:" + "0" * 64], 10, "cannot be pushed to the digest"),
         (["reproduce", "channel"], 10, "there is no image at"),
     ],
 )

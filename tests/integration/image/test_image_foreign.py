@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import tarfile
+
 import pytest
 from image_debs import make_deb
-from image_packages import Item, lock_of, make_conda, members
+from image_packages import Item, lock_of, make_conda, members, need
 
 from assembler.errors import ImageError
+from assembler.image import foreign
+from assembler.image.archive import write_archive
 from assembler.image.compression import Codec
-from assembler.image.foreign import read_base
+from assembler.image.documents import INDEX, index
 from assembler.image.layout import Layout
+from assembler.image.registry import Pusher, Reference
 from assembler.image.request import Options
+from assembler.progress import SilentProgress
 from assembler.sources.store import Store
 
 LIBC = b"\0GNU C Library (Debian GLIBC 2.36-9) stable release version 2.36.\n\0"
@@ -32,7 +41,17 @@ def base(make_image, tmp_path, image):
     )  # fmt: skip
 
 
-def test_its_layers_come_first_as_they_are(make_image, channel, base, tmp_path):
+@pytest.fixture
+def read_base(tmp_path):
+    """Read a base with a cache of the test's own."""
+
+    def read(text, architecture="amd64"):
+        return foreign.read_base(text, architecture, tmp_path / "cache", SilentProgress())
+
+    return read
+
+
+def test_its_layers_come_first_as_they_are(make_image, channel, base, tmp_path, read_base):
     found = read_base(f"oci:{base.layout}:latest", "amd64")
     assert found.glibc == "2.36"
     assert {"bin", "lib", "lib64", "sbin"} <= found.links
@@ -62,21 +81,21 @@ def test_its_layers_come_first_as_they_are(make_image, channel, base, tmp_path):
     assert make_image(lock, channel, options=Options(base=found, budget=4)).up_to_date
 
 
-def test_a_c_library_that_is_too_old(make_image, channel, base):
+def test_a_c_library_that_is_too_old(make_image, channel, base, read_base):
     make_conda(channel, "modern", [Item("lib/modern", b"x")], depends=["__glibc >=2.38"])
     found = read_base(str(base.layout), "amd64")
     with pytest.raises(ImageError, match=r"needs glibc 2\.38, but the base brings 2\.36"):
         make_image(lock_of(channel), channel, options=Options(base=found))
 
 
-def test_a_prefix_below_one_of_its_links(make_image, channel, base, image):
+def test_a_prefix_below_one_of_its_links(make_image, channel, base, image, read_base):
     found = read_base(f"{base.layout}@{base.digest}", "amd64")
     settings = image.model_copy(update={"prefix": "/lib/atom"})
     with pytest.raises(ImageError, match="lies below /lib, a symbolic link of the base"):
         make_image(lock_of(channel), channel, settings=settings, options=Options(base=found))
 
 
-def test_bases_that_are_none(base, tmp_path):
+def test_bases_that_are_none(base, tmp_path, read_base):
     with pytest.raises(ImageError, match="0 of its images fit"):
         read_base(f"{base.layout}:nowhere", "amd64")
     with pytest.raises(ImageError, match="0 of its images fit"):
@@ -89,3 +108,152 @@ def test_bases_that_are_none(base, tmp_path):
     blob.write_bytes(data)
     with pytest.raises(ImageError, match="damaged"):
         read_base(str(base.layout), "amd64")
+
+
+def pack(layout, place):
+    with place.open("wb") as sink:
+        write_archive(Layout(layout), sink, SilentProgress())
+    return place
+
+
+def facts(found):
+    """Return what a base is, without where its blobs lie."""
+    return (found.digest, found.layers, found.diff_ids, found.env, found.links, found.glibc,
+            found.sizes)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["{}", "oci-archive:{}", "{}:latest", "{}@{digest}"])
+def test_an_archive_is_the_same_base(make_image, channel, base, tmp_path, read_base, form):
+    archive = pack(base.layout, tmp_path / "base.tar")
+    found = read_base(form.format(archive, digest=base.digest))
+    assert facts(found) == facts(read_base(str(base.layout)))
+    lock = lock_of(channel)
+    one = make_image(lock, channel, tmp_path / "one", options=Options(base=found))
+    two = make_image(lock, channel, tmp_path / "two",
+                     options=Options(base=read_base(str(base.layout))))  # fmt: skip
+    assert one.digest == two.digest
+
+
+def test_an_archive_s_layers_are_copied_once(base, tmp_path, read_base):
+    archive = pack(base.layout, tmp_path / "base.tar")
+    folder = read_base(str(archive)).layout / "blobs" / "sha256"
+    before = {path: path.stat().st_ino for path in folder.iterdir()}
+    assert len(before) == len(base.layers) + 2
+    read_base(str(archive))
+    assert {path: path.stat().st_ino for path in folder.iterdir()} == before
+    blob = folder / base.layers[0].digest[7:]
+    data = bytearray(blob.read_bytes())
+    data[10] ^= 1
+    blob.write_bytes(data)
+    read_base(str(archive))
+    assert Layout(folder.parent.parent).has(base.layers[0].digest, len(data))
+    data[10] ^= 1
+    assert blob.read_bytes() == data
+
+
+def test_archives_that_are_none(base, tmp_path, read_base):
+    with pytest.raises(ImageError, match="there is no such file"):
+        read_base("nowhere.tar")
+    (tmp_path / "text.tar").write_text("no tar")
+    with pytest.raises(ImageError, match="no plain tar"):
+        read_base(str(tmp_path / "text.tar"))
+    archive = pack(base.layout, tmp_path / "base.tar")
+    with pytest.raises(ImageError, match="0 of its images fit"):
+        read_base(f"{archive}:other")
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[: len(whole) // 3])
+    with pytest.raises(ImageError, match="cannot be a base"):
+        read_base(str(archive))
+    damaged = bytearray(whole)
+    at = whole.index(Layout(base.layout).blob(base.layers[0].digest).read_bytes()) + 20
+    damaged[at] ^= 1
+    archive.write_bytes(damaged)
+    with pytest.raises(ImageError, match=f"the blob {base.layers[0].digest[:19]} is damaged"):
+        read_base(str(archive))
+    with tarfile.open(archive, "w") as tar:
+        info = tarfile.TarInfo("manifest.json")
+        tar.addfile(info)
+    with pytest.raises(ImageError, match="skopeo copy docker-archive:FILE"):
+        read_base(str(archive))
+
+
+def test_a_base_without_the_c_library(make_image, tmp_path, image, read_base):
+    channel = tmp_path / "base-channel"
+    make_conda(channel, "tools", [Item("bin/tool", b"tool", 0o755)])
+    lower = make_image(lock_of(channel), channel, tmp_path / "base")
+    with pytest.raises(ImageError, match="none of its layers holds glibc"):
+        read_base(str(lower.layout))
+
+
+def test_layers_are_looked_through_once(base, read_base, monkeypatch):
+    first = read_base(str(base.layout))
+    monkeypatch.setattr(foreign, "_scan", lambda *arguments: pytest.fail("read again"))
+    assert facts(read_base(str(base.layout))) == facts(first)
+
+
+def test_an_index_of_platforms(base, read_base, tmp_path):
+    layout = Layout(base.layout)
+    (entry,) = layout.entries()
+    other = {**entry, "platform": {"os": "linux", "architecture": "arm64"}}
+    data = index([other, {key: entry[key] for key in ("mediaType", "digest", "size", "platform")}])
+    name = foreign.hashlib.sha256(data).hexdigest()
+    (layout.blobs / name).write_bytes(data)
+    listed = {"mediaType": INDEX, "digest": f"sha256:{name}", "size": len(data)}
+    (layout.path / "index.json").write_bytes(index([listed]))
+    assert read_base(str(base.layout)).digest == base.digest
+    with pytest.raises(ImageError, match="nothing for linux/riscv64"):
+        read_base(str(base.layout), "riscv64")
+
+
+@pytest.mark.engine
+def test_a_registry_gives_the_same_base_by_digest(
+    make_image, channel, base, tmp_path, read_base, registry
+):
+    Pusher(Layout(base.layout), Reference.parse(f"{registry}/a/base:1"), SilentProgress()).push()
+    reference = f"{registry}/a/base@{base.digest}"
+    found = read_base(reference)
+    assert facts(found) == facts(read_base(str(base.layout)))
+    assert facts(read_base(f"docker://{registry}/a/base:1@{base.digest}")) == facts(found)
+    result = make_image(lock_of(channel), channel, options=Options(base=found))
+    assert [layer.digest for layer in result.layers[:2]] == [layer.digest for layer in base.layers]
+    shutil.rmtree(tmp_path / "registry" / "docker" / "registry" / "v2" / "blobs")
+    assert facts(read_base(reference)) == facts(found)  # what is in the cache is not asked for
+    shutil.rmtree(found.layout)
+    with pytest.raises(ImageError, match="has no sha256:"):
+        read_base(reference)
+
+
+@pytest.mark.engine
+def test_a_tag_is_refused_with_its_digest(base, read_base, registry):
+    Pusher(Layout(base.layout), Reference.parse(f"{registry}/a/base:1"), SilentProgress()).push()
+    with pytest.raises(ImageError, match="is a tag, which may name another") as caught:
+        read_base(f"{registry}/a/base:1")
+    assert caught.value.remedy.endswith(f"{registry}/a/base@{base.digest}")
+    with pytest.raises(ImageError, match="the registry has no latest"):
+        read_base(f"{registry}/a/base")
+
+
+@pytest.mark.engine
+def test_an_image_of_skopeo_s_own_making(base, read_base, registry, tmp_path):
+    """Docker's media types, which most registries' images have, and the layout skopeo writes."""
+    skopeo = need("skopeo")
+    for source, target in (
+        (f"oci:{base.layout}:latest", f"docker://{registry}/b/base:2"),
+        (f"docker://{registry}/b/base:2", f"oci:{tmp_path / 'copied'}:3"),
+    ):
+        command = [skopeo, "--insecure-policy", "copy", "-q", "--src-tls-verify=false",
+                   "--dest-tls-verify=false"]  # fmt: skip
+        if target.startswith("docker"):
+            command += ["--format", "v2s2"]
+        subprocess.run([*command, source, target], check=True, capture_output=True)
+    facts = subprocess.run(
+        [skopeo, "inspect", "--tls-verify=false", f"docker://{registry}/b/base:2"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    digest = json.loads(facts.stdout)["Digest"]
+    found = read_base(f"{registry}/b/base@{digest}")
+    assert found.digest == digest
+    assert found.layers[0]["mediaType"].startswith("application/vnd.docker")
+    assert found.diff_ids == read_base(str(base.layout)).diff_ids
+    copied = read_base(f"oci:{tmp_path / 'copied'}:3")
+    assert copied.diff_ids == found.diff_ids
