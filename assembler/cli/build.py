@@ -13,6 +13,7 @@ from assembler.build.plan import BuildPlan
 from assembler.build.result import BuildResult
 from assembler.cli.fetch import report
 from assembler.cli.options import Session, common, fetching
+from assembler.cli.test import run_tests, tell
 from assembler.errors import BuildError
 from assembler.sources.fetch import fetch
 from assembler.sources.given import take
@@ -98,6 +99,7 @@ def wanted_recipes(
     metavar="NAME",
     help="Only this package and what it needs (repeatable).",
 )
+@click.option("--test", "test", is_flag=True, help="Run the tests of what was built, at the end.")
 @click.option("--cpus", type=click.IntRange(1), help="CPUs that builds may use [all].")
 @click.option(
     "--memory",
@@ -114,20 +116,22 @@ def command(
     keep_going: bool,
     only: tuple[str, ...],
     up_to: tuple[str, ...],
+    test: bool,
     cpus: int | None,
     memory: float | None,
     locked: bool,
     offline: bool,
     sources: tuple[str, ...],
-) -> None:
+) -> int:
     """Build every recipe that is not up to date into the channel, after fetching what it needs.
 
     NAME may be a pattern (`amd-aiter*`). A package that needs what this machine lacks fails before
-    it starts; with --keep-going the rest is built. --list fetches nothing.
+    it starts; with --keep-going the rest is built. --list fetches nothing. --test runs the tests
+    that the new packages carry, as `assembler test` does.
     """
     if list_only:
         show_plan(session, plan(session.workspace, session.profile, only=only, up_to=up_to))
-        return
+        return 0
     given = take(session.workspace, sources)
     fetched = fetch(
         session.workspace,
@@ -148,7 +152,11 @@ def command(
         machine=machine,
     )
     result = builder.run(keep_going=keep_going, only=only, up_to=up_to)
-    session.show(
-        result.as_dict() | {"channel": str(session.workspace.channel)},
-        f"{summary(result)}\n{session.workspace.channel}",
-    )
+    data = result.as_dict() | {"channel": str(session.workspace.channel)}
+    text = f"{summary(result)}\n{session.workspace.channel}"
+    if test and result.built:
+        # At the very end: what packages need at run time may have been built after them.
+        paths = [item.path for item in result.built]
+        return tell(session, run_tests(session, paths, jobs=1, keep_going=keep_going), data, text)
+    session.show(data, text)
+    return 0

@@ -36,6 +36,7 @@ COMMANDS: dict[str, str] = {
     "push": "Push the image to a registry; what is there is not sent.",
     "reproduce": "Make an image again elsewhere and compare every byte.",
     "sbom": "Say what is in an image: CycloneDX, SPDX, provenance.",
+    "test": "Run the tests that packages carry, each in an environment of its own.",
     "verify": "Check an image: imports without network or root, GPU code per target.",
 }
 
