@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import socket as sockets
 import subprocess
 import time
@@ -9,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from image_packages import PYTHON, fill_channel, need
+from image_packages import PYTHON, Item, fill_channel, make_conda, need
+from image_runs import greeter
 
 from assembler import stack
 from assembler.image.assemble import assemble
@@ -104,3 +106,14 @@ def registry(tmp_path):
     finally:
         process.terminate()
         process.wait(30)
+
+
+@pytest.fixture
+def runnable(channel):
+    """A channel whose entry point runs in an image without a C library."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the test program is for x86-64")
+    for path in channel.glob("*/tiny-*"):
+        path.unlink()
+    make_conda(channel, "tiny", [Item("bin/tiny", greeter(), 0o755)])
+    return channel

@@ -1,27 +1,24 @@
-"""Engines take what is written: skopeo, umoci, podman and docker, whichever are here."""
+"""Engines take what is written: skopeo, umoci, runc and podman, whichever are here."""
 
 from __future__ import annotations
 
 import http.server
 import json
 import os
-import platform
 import shlex
 import shutil
 import socket as sockets
-import struct
 import subprocess
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from image_debs import make_base
-from image_packages import Item, installed, lock_of, make_conda, need, union
+from image_packages import installed, lock_of, need, union
+from image_runs import CODECS, GREETING, LIMITS, archive, run
 
 from assembler.errors import ImageError, MissingToolError
-from assembler.image.archive import write_archive
 from assembler.image.compression import Codec
 from assembler.image.engine import find_engine, load
 from assembler.image.layout import Layout
@@ -31,71 +28,14 @@ from assembler.progress import SilentProgress
 from assembler.sources.store import Store
 
 pytestmark = pytest.mark.engine
-GREETING = b"hello from the image\n"
-LIMITS = ["nofile=1024:1024", "nproc=1024:1024"]
+CONFINED = (
+    "run", "--rm", "--network", "none", "--read-only", "--cap-drop=all",
+    "--security-opt", "no-new-privileges",
+)  # fmt: skip
+each_codec = pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
 
 
-def greeter() -> bytes:
-    """Return a static x86-64 program that writes the greeting: no libc, no loader."""
-    code = (
-        b"\xb8\x01\x00\x00\x00\xbf\x01\x00\x00\x00\x48\x8d\x35\x10\x00\x00\x00\xba"
-        + struct.pack("<I", len(GREETING))
-        + b"\x0f\x05\xb8\x3c\x00\x00\x00\x31\xff\x0f\x05"
-    )
-    assert len(code) == 0x21
-    size = 64 + 56 + len(code) + len(GREETING)
-    head = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        2,
-        62,
-        1,
-        0x400078,
-        64,
-        0,
-        0,
-        64,
-        56,
-        1,
-        0,
-        0,
-        0,
-    )
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, size, size, 0x1000)
-    return head + segment + code + GREETING
-
-
-@pytest.fixture
-def runnable(channel):
-    """A channel whose entry point runs in an image without a C library."""
-    if platform.machine() != "x86_64":
-        pytest.skip("the test program is for x86-64")
-    for path in channel.glob("*/tiny-*"):
-        path.unlink()
-    make_conda(channel, "tiny", [Item("bin/tiny", greeter(), 0o755)])
-    return channel
-
-
-def run(*command: str | Path, env: dict[str, str] | None = None, check: bool = True) -> str:
-    done = subprocess.run(
-        [str(part) for part in command],
-        capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}, timeout=120,
-    )  # fmt: skip
-    if check and done.returncode:
-        raise AssertionError(f"{command}: {done.stderr}")
-    return done.stdout
-
-
-def archive(layout: Path) -> Path:
-    path = layout.with_suffix(".tar")
-    with path.open("wb") as sink:
-        write_archive(Layout(layout), sink, SilentProgress())
-    return path
-
-
-@pytest.mark.parametrize(
-    "codec", [Codec("zstd", 3), Codec("gzip", 6)], ids=lambda codec: codec.name
-)
+@each_codec
 def test_skopeo_keeps_the_digest(make_image, channel, tmp_path, codec):
     skopeo = need("skopeo")
     lock = lock_of(channel, base=make_base(Store(tmp_path / "store")))
@@ -109,6 +49,22 @@ def test_skopeo_keeps_the_digest(make_image, channel, tmp_path, codec):
     run(skopeo, "--insecure-policy", "copy", f"oci-archive:{archive(result.layout)}:latest",
         f"oci:{tmp_path / 'again'}:latest")  # fmt: skip
     assert Layout(tmp_path / "again").entries()[0]["digest"] == result.digest
+
+
+def test_runc_runs_what_umoci_unpacks(make_image, runnable, tmp_path):
+    umoci, runc = need("umoci"), need("runc")
+    if os.geteuid():
+        pytest.skip("runc needs root here")
+    result = make_image(lock_of(runnable), runnable, options=Options(codec=Codec("gzip", 6)))
+    bundle = tmp_path / "bundle"
+    run(umoci, "unpack", "--image", f"{result.layout}:latest", bundle)
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"] |= {"terminal": False, "rlimits": []}
+    config["root"]["readonly"] = True
+    (bundle / "config.json").write_text(json.dumps(config))
+    name = f"assembler-test-{os.getpid()}"
+    said = run(runc, "--root", tmp_path / "state", "run", "--bundle", bundle, name)
+    assert said == GREETING.decode()
 
 
 def test_umoci_unpacks_the_union(make_image, channel, tmp_path):
@@ -160,16 +116,24 @@ def podman(tmp_path):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_podman_loads_and_runs_both_formats(make_image, runnable, tmp_path, podman):
-    result = make_image(lock_of(runnable), runnable)
+@each_codec
+def test_podman_loads_and_runs_both_formats(make_image, runnable, tmp_path, podman, codec):
+    result = make_image(lock_of(runnable), runnable, options=Options(codec=codec))
     podman("load", "-q", "-i", archive(result.layout))
     digests = podman("images", "--format", "{{.Digest}}").split()
     assert result.digest in digests
+    assert podman(*CONFINED, "tiny:latest") == GREETING.decode()
+    podman("rmi", "--all", "--force")
     pulled = podman("pull", "-q", f"oci:{result.layout}:latest").strip()
-    assert podman(
-        "run", "--rm", "--network", "none", "--read-only", "--cap-drop=all",
-        "--security-opt", "no-new-privileges", pulled,
-    ) == GREETING.decode()  # fmt: skip
+    assert podman(*CONFINED, pulled) == GREETING.decode()
+
+
+def test_podman_runs_what_it_pulls_by_digest(make_image, runnable, podman, registry):
+    result = make_image(lock_of(runnable), runnable)
+    name = f"{registry}/a/tiny"
+    Pusher(Layout(result.layout), Reference.parse(name), SilentProgress()).push(("1.0",))
+    podman("pull", "-q", "--tls-verify=false", f"{name}@{result.digest}")
+    assert podman(*CONFINED, f"{name}@{result.digest}") == GREETING.decode()
 
 
 def test_load_uses_the_engine_on_path(make_image, runnable, tmp_path, podman, monkeypatch):
@@ -188,59 +152,6 @@ def test_an_engine_that_is_not_there(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(MissingToolError, match="docker is not installed, podman is not"):
         find_engine()
-
-
-@pytest.fixture
-def docker(tmp_path):
-    """A docker daemon of its own, ended with the test; skipped where it does not start."""
-    program, daemon = need("docker"), need("dockerd")
-    if os.geteuid():
-        pytest.skip("dockerd needs root")
-    socket = f"unix://{tmp_path / 'd.sock'}"
-    (tmp_path / "daemon.json").write_text("{}")
-    with (tmp_path / "dockerd.log").open("w") as log:
-        process = subprocess.Popen(
-            [daemon, "--config-file", tmp_path / "daemon.json", "--data-root", tmp_path / "data",
-             "--exec-root", tmp_path / "exec", "--pidfile", tmp_path / "pid", "-H", socket,
-             "--iptables=false", "--ip6tables=false", "--bridge=none", "--storage-driver=vfs",
-             *(f"--default-ulimit={limit}" for limit in LIMITS)],
-            stdout=log, stderr=log,
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 30
-        while subprocess.run([program, "-H", socket, "version"], capture_output=True,
-                             check=False).returncode:  # fmt: skip
-            if process.poll() is not None or time.monotonic() > deadline:
-                lines = (tmp_path / "dockerd.log").read_text().strip().splitlines()
-                pytest.skip(f"dockerd does not start here: {(lines or ['no message'])[-1]}")
-            time.sleep(0.2)
-        os.environ["DOCKER_HOST"] = socket
-        yield lambda *arguments: run(program, *arguments)
-    finally:
-        os.environ.pop("DOCKER_HOST", None)
-        process.terminate()
-        process.wait(30)
-        # The daemon mounts its own folder onto itself and leaves that behind.
-        subprocess.run(["umount", "-R", tmp_path / "data"], check=False, capture_output=True)
-
-
-@pytest.mark.slow
-def test_docker_loads_and_runs_the_archive(make_image, runnable, docker):
-    version = docker("version", "--format", "{{.Server.Version}}").strip()
-    codec = Codec("gzip", 6) if int(version.split(".")[0]) < 23 else Codec("zstd", 3)
-    result = make_image(lock_of(runnable), runnable, options=Options(codec=codec))
-    engine = find_engine("docker")
-    assert engine.version == version
-    assert "tiny:latest" in load(Layout(result.layout), engine, SilentProgress())
-    if not engine.takes_zstd:
-        zstd = make_image(lock_of(runnable), runnable, result.layout.with_name("zstd"))
-        with pytest.raises(ImageError, match="does not read zstd layers; assemble with --compr"):
-            load(Layout(zstd.layout), engine, SilentProgress())
-    config = Layout(result.layout).document(result.digest)["config"]["digest"]
-    assert docker("image", "inspect", "--format", "{{.Id}}", "tiny:latest").strip() == config
-    assert docker("run", "--rm", "--network", "none", "--read-only", "tiny:latest") == (
-        GREETING.decode()
-    )
 
 
 def test_a_second_push_sends_nothing(make_image, channel, tmp_path, registry):
