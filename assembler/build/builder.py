@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from assembler.build.compilation import unpack
 from assembler.build.logs import tail
 from assembler.build.needs import Machine
 from assembler.build.normal import EPOCH
@@ -100,6 +101,7 @@ class Builder:
         # A folder of this process: the workers of a killed run may still write into theirs.
         self._all_work = workspace.build / "work"
         self._work = self._all_work / f"{profile.name}-{os.getpid()}"
+        self._python = self._work / "python"
         self._logs = workspace.build / "logs" / profile.name
         self._processes: set[subprocess.Popen[bytes]] = set()
 
@@ -122,7 +124,7 @@ class Builder:
             stack = read_recipes(self._workspace, self._profile)
             found = plan_stack(self._workspace, stack, self._profile, self._machine)
             result = BuildResult(found.select(only, up_to), stack.gfx_targets)
-            self._refuse(result, stack, keep_going)
+            self._refuse(result, keep_going)
             if result.plan.todo:
                 demand_scratch()
             shutil.rmtree(self._all_work, ignore_errors=True)
@@ -133,6 +135,7 @@ class Builder:
                     for item in step
                     if not item.lacks and not set(item.after) & set(self._names(result))
                 ]
+                self._unpack_python(ready)
                 done = self._build_step(ready, stack, result, keep_going)
                 publish(self._workspace.channel, done, progress=self._progress)
                 if result.failed and not keep_going:
@@ -153,7 +156,7 @@ class Builder:
             )
         return result
 
-    def _refuse(self, result: BuildResult, stack: StackRecipes, keep_going: bool) -> None:
+    def _refuse(self, result: BuildResult, keep_going: bool) -> None:
         """Fail the packages that cannot be built here, all at once when the rest cannot go on."""
         unable = [item for item in result.plan.todo if item.lacks]
         for item in unable:
@@ -162,8 +165,8 @@ class Builder:
                 self._progress.say(f"skipped: {item.label}: {item.lacks}")
         if unable and not keep_going:
             first = unable[0]
-            if first.rendered.recipe.name in stack.lacks:
-                saw, _, remedy = first.lacks.partition("; ")
+            saw, _, remedy = first.lacks.partition("; ")
+            if remedy:
                 raise BuildError(saw, remedy=remedy)
             names = ", ".join(dict.fromkeys(item.rendered.name for item in unable))
             raise MissingToolError(
@@ -171,6 +174,12 @@ class Builder:
                 remedy="build it where that is, choose another way with --variant, or let the rest "
                 "go on with --keep-going",
             )
+
+    def _unpack_python(self, step: list[Planned]) -> None:
+        """Unpack the python that compiles the modules of these packages, once a run."""
+        packages = next((item.python for item in step if not item.is_python and item.python), ())
+        if packages and not self._python.exists():
+            unpack([self._workspace.channel / path for path in packages], self._python)
 
     def _names(self, result: BuildResult) -> list[str]:
         return [label.split()[0] for label in result.failed]
@@ -265,6 +274,9 @@ class Builder:
             inputs=planned.inputs,
             work=str(work),
             log=str(log),
+            python=str(work / "python" if planned.is_python else self._python)
+            if planned.python
+            else "",
         )
         job_file, result_file = work / "job.json", work / "result.json"
         job_file.write_text(json.dumps(asdict(job)), encoding="utf-8")

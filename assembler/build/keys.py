@@ -2,8 +2,8 @@
 
 Two packages with one key are the same bytes; a package whose key is in the channel is not built
 again. The key covers every file of the recipe, the shared scripts it calls, the sources, the
-variant it used, the gfx list when its build sees one, the keys of its host packages, and the
-builder itself.
+variant it used, the gfx list when its build sees one, the keys of its host packages and of the
+python that compiles its modules, and the builder itself.
 """
 
 from __future__ import annotations
@@ -70,14 +70,17 @@ def package_inputs(
     sources: Iterable[SourceFile],
     host_keys: Mapping[str, str],
     gfx_targets: tuple[str, ...] | None,
+    python: str = "",
 ) -> dict[str, Any]:
     """Return everything that a package's bytes depend on, as plain data.
 
     ``gfx_targets`` is the whole list for a build that sees it, else None: then a package does not
-    change when a target is added elsewhere.
+    change when a target is added elsewhere. ``python`` is the key of the python that compiles the
+    package's modules, empty when none does.
     """
     return {
         **base,
+        **({"python": python} if python else {}),
         "builder": {
             "format": FORMAT,
             "rattler-build": rattler_build_version(),

@@ -3,7 +3,9 @@
 rattler-build writes the time, the order of its work and its own build path into a package. This
 module rewrites a finished ``.conda`` as a stream: constant times and owners, modes 0644 or 0755,
 one placeholder for the prefix, the input key in the build string and in ``info/assembler.json``,
-a pinned compressor. Files of the package are otherwise passed through byte for byte.
+a pinned compressor. Files of the package are otherwise passed through byte for byte; the bytecode
+of its modules, where there is a compiler, comes before them, so that a reader of the stream knows
+which modules have some.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from typing import Any
 
 import zstandard
 
+from assembler.build.compilation import Compiler
+from assembler.build.component import component
 from assembler.digest import canonical_json
 from assembler.errors import BuildError
 
 # Part of every input key: raise it when the same inputs may give other bytes.
-FORMAT = 2
+FORMAT = 3
 # 2025-01-01T00:00:00Z, the time of every file and package. Seconds; conda's index counts in
 # milliseconds, and zip files begin in 1980.
 EPOCH = 1735689600
@@ -75,17 +79,6 @@ def _link(name: str, target: str) -> tarfile.TarInfo:
 
 
 @contextmanager
-def _component(archive: zipfile.ZipFile, prefix: str) -> Iterator[tarfile.TarFile]:
-    name = next(item for item in archive.namelist() if item.startswith(prefix))
-    with (
-        archive.open(name) as raw,
-        zstandard.ZstdDecompressor().stream_reader(raw) as plain,
-        tarfile.open(fileobj=plain, mode="r|") as tar,
-    ):
-        yield tar
-
-
-@contextmanager
 def _new_component(archive: zipfile.ZipFile, name: str, level: int) -> Iterator[tarfile.TarFile]:
     entry = zipfile.ZipInfo(name, ZIP_EPOCH)
     entry.external_attr = 0o644 << 16
@@ -101,7 +94,7 @@ def _new_component(archive: zipfile.ZipFile, name: str, level: int) -> Iterator[
 
 def _read_info(archive: zipfile.ZipFile) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    with _component(archive, "info-") as tar:
+    with component(archive, "info-") as tar:
         for member in tar:
             stream = tar.extractfile(member) if member.isfile() else None
             if stream is not None:
@@ -159,16 +152,31 @@ def _copy_files(
             path["sha256"] = renewed[path["sha256"]]  # a link has the digest of what it leads to
 
 
+def _write_bytecode(
+    archive: zipfile.ZipFile,
+    target: tarfile.TarFile,
+    paths: dict[str, dict[str, Any]],
+    compiler: Compiler,
+) -> dict[str, dict[str, Any]]:
+    """Add the bytecode of a package's modules, and return its records by path."""
+    made: dict[str, dict[str, Any]] = {}
+    with component(archive, "pkg-") as source:
+        for record, data in compiler.compiled(source, paths):
+            target.addfile(_member(record["_path"], len(data)), io.BytesIO(data))
+            made[record["_path"]] = record
+    return made
+
+
 def _write_info(tar: tarfile.TarFile, files: dict[str, bytes]) -> None:
     for name in sorted(files):
         tar.addfile(_member(name, len(files[name])), io.BytesIO(files[name]))
 
 
-def normalise(package: Path, folder: Path, stamp: Stamp) -> Path:
+def normalise(package: Path, folder: Path, stamp: Stamp, compiler: Compiler | None = None) -> Path:
     """Write the normal form of a built ``.conda`` into ``folder`` and return its path.
 
-    The file appears under its final name only when it is whole. Memory stays bounded by the largest
-    file that holds the prefix.
+    With a ``compiler`` the package gets bytecode. The file appears under its final name only when
+    it is whole. Memory stays bounded by the largest file that holds the prefix.
     """
     with zipfile.ZipFile(package) as archive:
         info = _read_info(archive)
@@ -190,11 +198,11 @@ def normalise(package: Path, folder: Path, stamp: Stamp) -> Path:
             head = zipfile.ZipInfo("metadata.json", ZIP_EPOCH)
             head.external_attr = 0o644 << 16
             result.writestr(head, b'{"conda_pkg_format_version":2}')
-            with (
-                _component(archive, "pkg-") as source,
-                _new_component(result, f"pkg-{stem}.tar.zst", level) as target,
-            ):
-                _copy_files(source, target, paths)
+            with _new_component(result, f"pkg-{stem}.tar.zst", level) as target:
+                made = _write_bytecode(archive, target, paths, compiler) if compiler else {}
+                with component(archive, "pkg-") as source:
+                    _copy_files(source, target, paths)
+            paths |= made
             records["paths"] = [paths[name] for name in sorted(paths)]
             info["info/about.json"] = canonical_json(about)
             info["info/index.json"] = canonical_json(index)
@@ -230,7 +238,7 @@ def _settle_sizes(package: Path) -> None:
 
 def read_stamp(package: Path) -> dict[str, Any]:
     """Return ``info/assembler.json`` of a package, or an empty object when it has none."""
-    with zipfile.ZipFile(package) as archive, _component(archive, "info-") as tar:
+    with zipfile.ZipFile(package) as archive, component(archive, "info-") as tar:
         for member in tar:
             stream = tar.extractfile(member) if member.name == "info/assembler.json" else None
             if stream is not None:

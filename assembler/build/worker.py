@@ -23,6 +23,7 @@ from typing import Any
 from rattler_build import EnvironmentIsolation, RattlerBuildError, ToolConfiguration
 from rattler_build.progress import LogEvent, SimpleProgressCallback
 
+from assembler.build.compilation import PYTHON, Compiler, unpack
 from assembler.build.normal import Stamp, normalise
 from assembler.build.recipes import render_variants
 from assembler.errors import AssemblerError, ConfigError
@@ -51,6 +52,7 @@ class Job:
     inputs: dict[str, Any]
     work: str
     log: str
+    python: str = ""  # the folder of the python that compiles; made here for python itself
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def run(job: Job) -> Result:
         )
         left_out, parts = _reported(log.lines, LEFT_OUT), _reported(log.lines, PART)
         stamp = Stamp(job.input_key, job.inputs, left_out, parts)
-        package = normalise(Path(built.packages[0]), work / "done", stamp)
+        package = _finish(Path(built.packages[0]), job, stamp)
     except (RattlerBuildError, RuntimeError, AssemblerError, OSError) as error:
         if SCRIPT_FAILED not in str(error):
             log.write(str(error))
@@ -129,6 +131,17 @@ def run(job: Job) -> Result:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return Result(str(package), left_out, time.monotonic() - started, parts=parts)
+
+
+def _finish(built: Path, job: Job, stamp: Stamp) -> Path:
+    """Return the package in normal form, with bytecode when the job names a python."""
+    done = Path(job.work) / "done"
+    if not job.python:
+        return normalise(built, done, stamp)
+    if job.name == PYTHON:
+        unpack([built], Path(job.python))
+    with Compiler.opened(Path(job.python)) as compiler:
+        return normalise(built, done, stamp, compiler)
 
 
 def demand_scratch() -> None:

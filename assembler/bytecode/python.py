@@ -13,14 +13,17 @@ HASH_BASED = 0b01  # the flag of a .pyc that its source's time cannot make stale
 
 @dataclass(frozen=True)
 class PythonInfo:
-    """The prefix's interpreter; paths relative to the prefix."""
+    """The prefix's interpreter; paths relative to the prefix.
+
+    ``sha256`` is its package's, empty where that does not matter.
+    """
 
     version: str
     site_packages: str
     sha256: str
 
     @classmethod
-    def of(cls, index: Mapping[str, Any], sha256: str) -> PythonInfo:
+    def of(cls, index: Mapping[str, Any], sha256: str = "") -> PythonInfo:
         """Return the facts of a python package, given its index.json and its own SHA-256."""
         short = ".".join(str(index["version"]).split(".")[:2])
         site = index.get("python_site_packages_path") or f"lib/python{short}/site-packages"
