@@ -17,6 +17,7 @@ from assembler.errors import ConfigError, ImageError
 from assembler.image.archive import archive_file, write_archive
 from assembler.image.assemble import assemble_all, preview
 from assembler.image.compression import Codec
+from assembler.image.cut import parse_size
 from assembler.image.documents import ARCHITECTURES
 from assembler.image.epoch import Epoch
 from assembler.image.foreign import read_base
@@ -57,6 +58,10 @@ def cache_folder(session: Session) -> Path:
     "--max-layers", type=int, default=DEFAULT_BUDGET, show_default=True,
     help="Most layers of the image; fewer put more packages into each.",
 )  # fmt: skip
+@click.option(
+    "--max-layer-size", metavar="SIZE",
+    help="Cut layers that are larger before compression, as in 5GB [never].",
+)  # fmt: skip
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Workers; never changes bytes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder for segments [build/cache].")
 @click.option(
@@ -77,6 +82,7 @@ def command(
     compression: str,
     level: int | None,
     max_layers: int,
+    max_layer_size: str | None,
     jobs: int | None,
     cache: Path | None,
     base: str | None,
@@ -95,6 +101,7 @@ def command(
         budget=max_layers,
         epoch=Epoch.from_environment(),
         jobs=jobs,
+        max_layer_size=parse_size(max_layer_size) if max_layer_size else None,
         base=read_base(base, architecture, cache, session.progress, plain_http=plain_http)
         if base
         else None,

@@ -13,9 +13,10 @@ from assembler.image.base import BaseSource, User
 from assembler.image.condafile import PackageInfo, read_package
 from assembler.image.entry import Entry
 from assembler.image.layer import LayerSpec, PackageSource, directory_entries
-from assembler.image.placement import Placement, check_conflicts, place
+from assembler.image.partition import placed, plan_lock
+from assembler.image.placement import check_conflicts, place
 from assembler.image.record import HISTORY
-from assembler.image.request import Options, home, image_plan
+from assembler.image.request import Options, home, layers_left
 from assembler.image.segment import SegmentSpec
 from assembler.lock.model import Lock, LockedPackage
 from assembler.sources.store import Store
@@ -27,7 +28,8 @@ BASE = "base"
 class ImageLayer:
     """A layer of one image, ready to be written; ``size`` is that of its packages' files.
 
-    ``packages`` are shown names, ``time`` the newest of them in seconds since 1970.
+    ``packages`` are shown names, ``time`` the newest of them in seconds since 1970. ``oversize``
+    is a layer that is larger than asked for, because one file in it is.
     """
 
     spec: LayerSpec
@@ -35,6 +37,7 @@ class ImageLayer:
     size: int
     unpacked: int
     time: int
+    oversize: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,9 @@ class Drafter:
                 max(spec.mtime for spec in specs.values()),
             )
         below = len(foreign.layers) if foreign else int(bool(lock.base))
-        for position, planned in enumerate(image_plan(lock, self.options.budget, below)):
-            chosen = [specs[name] for name in planned.packages]
+        left = layers_left(self.options.budget, below)
+        for position, planned in enumerate(plan_lock(lock, specs, left, self.options)):
+            chosen = [replace(specs[name], part=planned.part) for name in planned.packages]
             time = max(spec.mtime for spec in chosen)
             directories = _directories(chosen, time, first=position == 0)
             if foreign is not None and position == 0:
@@ -126,20 +130,28 @@ class Drafter:
                 LayerSpec(planned.name, directories, tuple(map(PackageSource, chosen))),
                 planned.packages,
                 planned.size,
-                sum(entry.size or 0 for spec in chosen for entry in spec.placement.info.paths),
+                sum(
+                    entry.size or 0
+                    for spec in chosen
+                    for name, (_, entry) in spec.placement.places.items()
+                    if spec.holds(name)
+                ),
                 time,
+                oversize=planned.part is not None and planned.part.oversize,
             )
 
 
 def _directories(specs: Sequence[SegmentSpec], time: int, *, first: bool) -> tuple[Entry, ...]:
     """Return the directories of a layer; the first one also has the empty conda-meta/history."""
-    paths = [spec.path(place) for spec in specs for place in _placed(spec.placement)]
+    paths = [spec.path(place) for spec in specs for place in placed(spec)]
     explicit = [
         spec.path(place)
         for spec in specs
         for place, entry in spec.placement.places.values()
-        if entry.path_type == "directory"
+        if entry.path_type == "directory" and spec.completes
     ]
+    if first:
+        paths.append(specs[0].path(HISTORY))
     entries = directory_entries(paths, time, explicit)
     return (*entries, Entry.file(specs[0].path(HISTORY), 0, time)) if first else entries
 
@@ -151,10 +163,3 @@ def _with_home(directories: tuple[Entry, ...], image: stack.Image, time: int) ->
     owned = replace(Entry.directory(path, time), uid=user.uid, gid=user.gid)
     found = {entry.path: entry for entry in (*directory_entries([path], time), owned, *directories)}
     return tuple(found[name] for name in sorted(found))
-
-
-def _placed(placement: Placement) -> Iterable[str]:
-    python = placement.python
-    yield from placement.installed()
-    if python is not None:
-        yield from map(python.bytecode, placement.sources)

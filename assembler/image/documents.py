@@ -29,6 +29,7 @@ GFX = f"{OURS}.gfx-targets"
 FORMAT = f"{OURS}.format-version"
 COMPRESSION = f"{OURS}.compression"
 MAX_LAYERS = f"{OURS}.max-layers"
+MAX_LAYER_SIZE = f"{OURS}.max-layer-size"
 BOUND = f"{OURS}.source-date-epoch"
 PROFILE = f"{OURS}.profile"
 # conda platform -> (OCI architecture, Debian architecture)

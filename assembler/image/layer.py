@@ -61,7 +61,8 @@ class PackageSource:
 
     def stream(self, interpreter: LazyInterpreter) -> tuple[Iterable[bytes], Notes]:
         """Return the package's tar bytes and notes."""
-        compiler = interpreter.get() if self.spec.placement.sources else None
+        compiles = self.spec.placement.sources and self.spec.completes
+        compiler = interpreter.get() if compiles else None
         stream = SegmentStream(self.spec, compiler)
         return stream.pieces(), stream.notes
 

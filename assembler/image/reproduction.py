@@ -44,6 +44,7 @@ class Recipe:
     budget: int
     bound: str
     tag: str
+    max_layer_size: str = ""
 
     @classmethod
     def of(cls, labels: Mapping[str, str], tag: str) -> Recipe:
@@ -73,6 +74,7 @@ class Recipe:
             budget=int(labels.get(documents.MAX_LAYERS, DEFAULT_BUDGET)),
             bound=labels.get(documents.BOUND, ""),
             tag=tag,
+            max_layer_size=labels.get(documents.MAX_LAYER_SIZE, ""),
         )
 
 
@@ -135,6 +137,8 @@ def reproduce(
         "--max-layers", str(recipe.budget), "--tag", recipe.tag,
         "--output", str(scratch / "image"), "--cache", str(scratch / "cache"), "--jobs", "1",
     ]  # fmt: skip
+    if recipe.max_layer_size:
+        command += ["--max-layer-size", recipe.max_layer_size]
     for target in gfx:
         command += ["--gfx", target]
     environment = {

@@ -19,11 +19,9 @@ from assembler.image.layer import LAYER_FORMAT
 from assembler.image.plan import (
     DEFAULT_BUDGET,
     MOST_LAYERS,
-    LayerPlan,
     PlannedPackage,
     classes_source,
     depths,
-    plan_layers,
 )
 from assembler.image.segment import SEGMENT_FORMAT
 from assembler.lock.model import Lock
@@ -54,12 +52,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Options:
-    """How to assemble; all but ``jobs`` change bytes."""
+    """How to assemble; all but ``jobs`` change bytes.
+
+    ``max_layer_size`` is in bytes before compression.
+    """
 
     codec: Codec = field(default_factory=Codec)
     budget: int = DEFAULT_BUDGET
     epoch: Epoch = field(default_factory=Epoch)
     base: ForeignBase | None = None
+    max_layer_size: int | None = None
     jobs: int | None = None
 
 
@@ -114,8 +116,10 @@ def home(image: stack.Image) -> str:
 
 def assembly_key(request: Request, image: stack.Image, options: Options) -> str:
     """Return the key of everything that the image's bytes depend on."""
+    limit = options.max_layer_size
     return digest_of(
         {
+            **({"max-layer-size": limit} if limit is not None else {}),
             "lock": request.lock.digest,
             "image": image.model_dump(mode="json"),
             "tag": request.tag,
@@ -129,18 +133,22 @@ def assembly_key(request: Request, image: stack.Image, options: Options) -> str:
     )
 
 
-def image_plan(lock: Lock, budget: int, base_layers: int) -> tuple[LayerPlan, ...]:
-    """Return the layers of a lock's packages, bottom first, without those of the base."""
+def planned_packages(lock: Lock) -> list[PlannedPackage]:
+    """Return what the layer plan is to know of a lock's packages."""
     below = depths({package.name: package.depends for package in lock.packages})
-    planned = [
+    return [
         PlannedPackage(package.name, package.size, below[package.name]) for package in lock.packages
     ]
+
+
+def layers_left(budget: int, base_layers: int) -> int:
+    """Return how many layers packages may have above a base; ImageError when there is no room."""
     if base_layers >= MOST_LAYERS:
         raise ImageError(
             f"the base image has {base_layers} layers, and engines mount little more than that",
             remedy="choose a base with fewer",
         )
-    return plan_layers(planned, max(1, budget - base_layers))
+    return max(1, budget - base_layers)
 
 
 def check_request(lock: Lock, image: stack.Image, base: ForeignBase | None = None) -> None:

@@ -26,6 +26,7 @@ from assembler.image.condafile import (
     members,
     plain_name,
 )
+from assembler.image.cut import Part
 from assembler.image.entry import Entry, Kind, check_path, header, padding
 from assembler.image.placement import Placement, entry_point_script
 from assembler.image.record import InstalledPath, prefix_record
@@ -48,12 +49,15 @@ class SegmentSpec:
     placement: Placement
     prefix: str
     mtime: int
+    part: Part | None = None
 
     def key(self, codec: Codec) -> str:
         """Return the content key: same key, same bytes."""
         python = self.placement.python if self.placement.uses_python else None
+        part = {"part": self.part.key} if self.part else {}
         return digest_of(
             {
+                **part,
                 "package": self.sha256,
                 "file": self.placement.info.file,
                 "md5": self.md5,
@@ -64,6 +68,15 @@ class SegmentSpec:
                 "format": SEGMENT_FORMAT,
             }
         )
+
+    @property
+    def completes(self) -> bool:
+        """Whether the segment has what an install adds: all have, but the first parts of a cut."""
+        return self.part is None or self.part.last
+
+    def holds(self, name: str) -> bool:
+        """Tell whether a file of the package, by its name in it, belongs into the segment."""
+        return self.part is None or name in self.part.members
 
     @property
     def root(self) -> bytes:
@@ -95,7 +108,8 @@ class SegmentStream:
         self._spec = spec
         self._placement = spec.placement
         self._batch = Batch(interpreter, spec.prefix) if interpreter else None
-        self._sources = spec.placement.sources if interpreter else frozenset()
+        cut = spec.part is not None
+        self._sources = spec.placement.sources if interpreter or cut else frozenset()
         python = spec.placement.python
         self._bytecode = {python.bytecode(place): place for place in self._sources if python}
         # Regular files already written, by their path in the package: what hard links may name.
@@ -121,10 +135,21 @@ class SegmentStream:
             if member.name not in missing:
                 raise damaged(self._spec.package, f"{member.name} comes twice")
             missing.discard(member.name)
-            yield from self._member(member, *placed)
+            if self._spec.holds(member.name):
+                yield from self._member(member, *placed)
+            elif self._spec.completes:
+                self._pass(member, *placed)
         if missing:
             raise damaged(self._spec.package, f"{min(missing)} is missing")
-        yield from self._additions()
+        if self._spec.completes:
+            yield from self._additions()
+
+    def _pass(self, member: Member, place: str, entry: PathEntry) -> None:
+        """Look at a file of another part: bytecode and the record are made of all."""
+        notes, self.notes = self.notes, Notes()
+        for _ in self._member(member, place, entry):
+            pass
+        self.notes = notes
 
     def _member(self, member: Member, place: str, entry: PathEntry) -> Iterator[bytes]:
         info = member.info

@@ -57,6 +57,7 @@ class Writer:
         for record in records:
             activation.update(record.activation)
             self._tell(record)
+        self._tell_oversize(blueprint)
         foreign = self._options.base
         facts = self._foreign(foreign) if foreign else []
         facts += [
@@ -141,6 +142,7 @@ class Writer:
             documents.FORMAT: str(FORMAT_VERSION),
             documents.COMPRESSION: self._options.codec.label,
             documents.MAX_LAYERS: str(self._options.budget),
+            documents.MAX_LAYER_SIZE: str(self._options.max_layer_size or ""),
             documents.BOUND: "" if bound is None else str(bound),
         }
         return {name: value for name, value in labels.items() if value}
@@ -227,11 +229,19 @@ class Writer:
             with self._progress.task(f"downloading {len(wanted)} base packages"):
                 archive.download(wanted, store)
 
+    def _tell_oversize(self, blueprint: Blueprint) -> None:
+        for layer in blueprint.layers:
+            if layer.oversize:
+                note = f"layer {layer.spec.name!r} is over the size asked for: one file of it is"
+                self.notes.append(note)
+                self._progress.say(note)
+
     def _tell(self, record: LayerRecord) -> None:
         if record.size > LARGE_LAYER:
             self.notes.append(f"layer {record.digest[:19]} has {decimal(record.size)}")
             self._progress.say(
-                f"{self.notes[-1]}; some registries take no layer over 10 GB, others are slow"
+                f"{self.notes[-1]}; some registries take no layer over 10 GB, others are slow: "
+                "--max-layer-size cuts it"
             )
         if record.stripped:
             note = f"set-id bits were removed from {', '.join(record.stripped)}"

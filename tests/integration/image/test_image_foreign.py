@@ -257,3 +257,9 @@ def test_an_image_of_skopeo_s_own_making(base, read_base, registry, tmp_path):
     assert found.diff_ids == read_base(str(base.layout)).diff_ids
     copied = read_base(f"oci:{tmp_path / 'copied'}:3")
     assert copied.diff_ids == found.diff_ids
+
+
+def test_nothing_is_pushed_to_a_digest(base):
+    where = Reference.parse(f"localhost/a@{base.digest}")
+    with pytest.raises(ImageError, match="cannot be pushed to the digest"):
+        Pusher(Layout(base.layout), where, SilentProgress())
