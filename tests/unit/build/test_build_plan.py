@@ -13,7 +13,13 @@ from assembler.errors import BuildError
 
 
 def rendered(
-    name: str, *, host: tuple[str, ...] = (), build: str = "h0000000_0", **variant: str
+    name: str,
+    *,
+    host: tuple[str, ...] = (),
+    run: tuple[str, ...] = (),
+    subdir: str = "noarch",
+    build: str = "h0000000_0",
+    **variant: str,
 ) -> Rendered:
     return Rendered(
         recipe=Recipe(name, Path(name), Path(name)),
@@ -22,10 +28,10 @@ def rendered(
         version="1.0",
         build=build,
         number=0,
-        subdir="noarch",
+        subdir=subdir,
         variant=variant,
         host=host,
-        run=(),
+        run=run,
     )
 
 
@@ -122,3 +128,56 @@ def test_explanations_name_what_changed() -> None:
     assert explain(None, {}) == "not in the channel"
     assert explain({"gfx": ["gfx942"]}, {"gfx": ["gfx942", "gfx950"]}) == "changed gfx"
     assert explain({"a": 1}, {"a": 1}) == "its file is gone"
+
+
+ABI = ("numbers", "python_abi 3.11.* *_cp311")
+MODULES = (
+    rendered("array", run=ABI, subdir="linux-64"),
+    rendered("numbers", run=("python",), host=("tool",)),
+    rendered("plain", subdir="linux-64"),
+    rendered("python", subdir="linux-64"),
+    rendered("tool", run=ABI),
+)
+
+
+def test_what_python_compiles_comes_after_it_and_has_its_key() -> None:
+    found = {item.rendered.name: item for item in plan(*MODULES).packages}
+    assert [name for name, item in found.items() if item.python] == ["python", "array"]
+    assert found["array"].after == ("python",)
+    assert found["array"].python == (found["python"].path,)
+    assert found["array"].inputs["python"] == found["python"].key
+    assert (found["python"].inputs["python"], found["python"].after) == ("itself", ())
+    assert found["python"].is_python
+    assert not found["array"].is_python
+    assert "python" not in found["tool"].inputs
+
+
+def test_what_python_needs_to_run_comes_first_and_is_left_uncompiled() -> None:
+    libraries = (
+        rendered("python", run=("__glibc >=2.36", "libz"), subdir="linux-64"),
+        rendered("libz", run=("python_abi",), subdir="linux-64"),
+    )
+    found = {item.rendered.name: item for item in plan(*MODULES[:1], *libraries).packages}
+    assert found["array"].after == ("libz", "python")
+    assert found["array"].python == (found["libz"].path, found["python"].path)
+    assert not found["libz"].python
+    assert not found["python"].python
+
+
+def test_a_profile_whose_python_comes_from_elsewhere_compiles_nothing() -> None:
+    found = plan(*(item for item in MODULES if item.name != "python")).packages
+    assert not any(item.python or "python" in item.inputs for item in found)
+
+
+def test_a_changed_python_rebuilds_what_it_compiled() -> None:
+    first = plan(*MODULES)
+    changed = {"python": {"recipe": {"build.sh": "b"}}}
+    second = plan(*MODULES, inputs=changed, channel=published(first))
+    assert {item.rendered.name: item.why for item in second.todo} == {
+        "python": "changed recipe: build.sh",
+        "array": "changed python",
+    }
+    (alone,) = second.select(["array"], ()).todo
+    assert alone.lacks.startswith("the python that compiles its modules is not in the channel")
+    assert not any(item.lacks for item in second.select(["array", "python"], ()).todo)
+    assert {item.rendered.name for item in second.select((), ["array"]).todo} == {"array", "python"}
