@@ -50,10 +50,10 @@ def cache_folder(session: Session) -> Path:
     help="OCI layout, one tar that every engine loads, or a flat tar of the file system.",
 )  # fmt: skip
 @click.option(
-    "--compression", type=click.Choice(["zstd", "gzip"]), default="zstd", show_default=True,
-    help="gzip is what docker before 23 reads.",
+    "--compression", metavar="NAME[:LEVEL]", default="zstd", show_default=True,
+    help="zstd or gzip, with a level as in zstd:9; gzip is what docker before 23 reads.",
 )  # fmt: skip
-@click.option("--level", type=int, help="Compression level [zstd 3, gzip 6]; 9 for releases.")
+@click.option("--level", type=int, help="Compression level [zstd 3, gzip 4]; 9 for releases.")
 @click.option(
     "--max-layers", type=int, default=DEFAULT_BUDGET, show_default=True,
     help="Most layers of the image; fewer put more packages into each.",
@@ -97,7 +97,7 @@ def command(
     cache = cache or cache_folder(session)
     architecture = ARCHITECTURES.get(lock.platform, ("",))[0]
     options = Options(
-        codec=Codec.of(compression, level),
+        codec=Codec.parse(compression, level),
         budget=max_layers,
         epoch=Epoch.from_environment(),
         jobs=jobs,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,16 +88,42 @@ def test_joined_pieces_expand_to_joined_bytes(codec, pieces, cut):
     assert b"".join(codec.expand(chunks)) == b"".join(pieces)
 
 
-@pytest.mark.parametrize("codec", [Codec("zstd", 3), Codec("gzip", 6)])
+@pytest.mark.parametrize("codec", [Codec("zstd", 3), *(Codec("gzip", n) for n in range(10))])
 def test_bytes_depend_on_neither_threads_nor_cuts(codec):
-    data = bytes(range(256)) * 20000
+    # Machine code and text: on regular data every cut gives the same bytes anyway.
+    data = (Path(sys.executable).resolve().read_bytes() + Path(__file__).read_bytes())[-3_000_000:]
     results = set()
-    for threads in (1, 2, 4):
-        for cut in (len(data), 70_001):
+    for threads in (1, 2):
+        for cut in (len(data), 700_001, 4096):
             stream = codec.start(threads)
             out = b"".join(stream.compress(data[at : at + cut]) for at in range(0, len(data), cut))
             results.add(out + stream.flush())
     assert len(results) == 1
+
+
+@pytest.mark.parametrize("level", range(10))
+def test_gzip_is_what_everybody_reads(level):
+    data = Path(__file__).read_bytes()
+    assert gzip.decompress(Codec("gzip", level).whole(data) * 2) == data * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "codec"),
+    [("zstd", None, Codec("zstd", 3)), ("zstd:9", None, Codec("zstd", 9)),
+     ("gzip", None, Codec("gzip", 4)), ("gzip", 9, Codec("gzip", 9)),
+     ("zstd:19", 19, Codec("zstd", 19))],
+)  # fmt: skip
+def test_codecs_as_people_write_them(text, level, codec):
+    assert Codec.parse(text, level) == codec
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("zstd:", None), ("zstd:x", None), ("zstd:99", None), ("lz4", None), ("zstd:9", 3), ("", 3)],
+)
+def test_codecs_as_nobody_should_write_them(text, level):
+    with pytest.raises(ConfigError):
+        Codec.parse(text, level)
 
 
 @pytest.mark.parametrize(("name", "level"), [("xz", 1), ("zstd", 0), ("zstd", 20), ("gzip", 10)])
