@@ -1,8 +1,8 @@
-"""Every benchmark on what `assembler clean-image --profile cpu` made, one after another.
+"""Measurements on what `assembler clean-image --profile cpu` made.
 
-    python -m benchmarks [NAME…]
-
-image_dockerfile.py needs buildah, runc and root, and is run by its own name only.
+python -m benchmarks                    the image engine's table, then every other benchmark
+python -m benchmarks image [OPTION…]    the image engine's table; --help says what it wants
+python -m benchmarks NAME…              lock_check, gfx_reader, verify_image
 """
 
 from __future__ import annotations
@@ -12,28 +12,34 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks import image
+
 HERE = Path(__file__).parent
-NAMES = ("lock_check", "image_assembly", "gfx_reader", "verify_image")
+NAMES = ("lock_check", "gfx_reader", "verify_image")
 
 
-def main() -> int:
-    """Run the chosen scripts; 1 when the stack is not there."""
-    about, _, rest = (__doc__ or "").partition("\n")
+def main(words: list[str]) -> int:
+    """Run what is chosen; 1 when the stack is not there."""
+    if words[:1] == ["image"]:
+        return image.main(words[1:])
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=about, epilog=rest.strip().splitlines()[-1]
-    )
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)} [all]"
-    )
-    options = parser.parse_args()
-    if unknown := sorted({*options.names} - {*NAMES}):
-        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(NAMES)}")
+        prog="python -m benchmarks", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"image, {', '.join(NAMES)} [all]")
+    options = parser.parse_args(words)
+    if unknown := sorted({*options.names} - {"image", *NAMES}):
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are image, {', '.join(NAMES)}")
     wheel = next((HERE.parent / "build/sources/cpu/amd-aiter").glob("*.whl"), None)
     if wheel is None:
         print("make the stack first: ./run assembler clean-image --profile cpu", file=sys.stderr)
         return 1
-    for name in options.names or NAMES:
+    for name in options.names or ("image", *NAMES):
         print(f"\n== {name}", flush=True)
+        if name == "image":
+            if code := image.main([]):
+                return code
+            continue
         extra = ["--wheel", str(wheel)] if name == "gfx_reader" else []
         script = HERE / f"{name}.py"
         subprocess.run([sys.executable, str(script), *extra], cwd=HERE.parent, check=True)
@@ -41,4 +47,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

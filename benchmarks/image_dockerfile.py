@@ -1,37 +1,32 @@
-"""How fast images are assembled, against a Dockerfile that installs the same wheels.
+"""The other side: a Dockerfile that installs the same wheels, built by buildah or by BuildKit.
 
-    python benchmarks/image_dockerfile.py [--profile cpu] [--rounds 1] [--uv PATH] [--json]
-
-The opponent starts FROM an image that has python and pip already (made by the assembler, not
-timed), installs every wheel of the profile with ``pip install --no-index --no-deps`` (or uv),
-offline, and ends as an OCI layout with zstd layers. Ours starts with no segment cached. Needs
-buildah, runc and root, and the channel, lock and wheels that `assembler clean-image` makes.
+It starts FROM an image that has Python and pip already (made by the assembler, not timed), installs
+the wheels of every locked package offline in one RUN, and ends as an OCI layout with zstd layers.
+A first build that installs nothing, not timed, brings base and wheels to where the builder wants
+them. All of that is in the opponent's favour.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import json
 import os
 import shutil
-import statistics
 import subprocess
-import sys
 import tempfile
-import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assembler.channel.index import read_records
 from assembler.image.assemble import assemble
-from assembler.image.layout import Layout
 from assembler.lock.files import read_lock
 from assembler.lock.model import LockedPackage
 from assembler.progress import SilentProgress
 from assembler.sources.store import Store
-from assembler.workspace import Workspace
+from benchmarks.image_assembly import Subject
+from benchmarks.process import BenchmarkError, Ran, run
 
-ROOT = Path(__file__).parents[1]
 CONTAINERS = """[containers]
 default_ulimits = ["nofile=20000:20000", "nproc=4096:4096"]
 netns = "none"
@@ -39,157 +34,204 @@ netns = "none"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
 """
+BASE_PACKAGES = {"python", "python_abi", "pip", "setuptools", "wheel"}
 
 
-class Bench:
-    """The folders of one run and what is timed in them."""
+@dataclass(frozen=True)
+class Kitchen:
+    """What the builders get: the base image, the wheels, a Dockerfile for each way to install."""
 
-    def __init__(self, arguments: argparse.Namespace, work: Path) -> None:
-        self.workspace = Workspace.at(ROOT, channel=arguments.channel)
-        self.profile = self.workspace.stack().select(arguments.profile)
-        self.lock = (arguments.lock or self.workspace.lock_folder(self.profile)).absolute()
-        self.uv: Path | None = arguments.uv
-        self.work = work
-        (work / "containers.conf").write_text(CONTAINERS)
+    subject: Subject
+    folder: Path
+    uv: Path | None
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The ways to install that can be had here, the fastest first."""
+        return ("uv", "pip") if self.uv else ("pip",)
+
+    def dockerfile(self, way: str) -> Path:
+        """Return the Dockerfile of a way, or of ``none``, which installs nothing."""
+        return self.folder / f"Dockerfile.{way}"
+
+    @property
+    def contexts(self) -> Path:
+        """The empty folder that is the main build context."""
+        return self.folder / "empty"
+
+    @property
+    def base(self) -> Path:
+        """The OCI layout of the base image."""
+        return self.folder / "base"
+
+    @property
+    def wheels(self) -> Path:
+        """The folder of wheels, and of uv."""
+        return self.folder / "wheels"
+
+
+def prepare(subject: Subject, uv: Path | None) -> Kitchen:
+    """Make everything that is not timed."""
+    kitchen = Kitchen(subject, subject.work / "kitchen", uv)
+    kitchen.wheels.mkdir(parents=True)
+    kitchen.contexts.mkdir()
+    lock = read_lock(subject.lock)
+    packages = [
+        LockedPackage.from_record(record)
+        for record in read_records(subject.workspace.channel)
+        if record.name in BASE_PACKAGES
+    ]
+    newest = {package.name: package for package in packages}
+    assemble(
+        replace(lock, packages=tuple(newest.values()), specs=("python", "pip")),
+        subject.workspace.channel, subject.profile.image, kitchen.base,
+        Store(subject.workspace.store), kitchen.folder / "cache", SilentProgress(),
+    )  # fmt: skip
+    locked = {package.name for package in lock.packages}
+    sources = subject.workspace.sources(subject.profile)
+    for wheel in sorted(sources.glob("*/*.whl")):
+        if wheel.parent.name in locked:
+            _place(wheel.resolve(), kitchen.wheels / wheel.name)
+    wheels = [f"/wheels/{path.name}" for path in sorted(kitchen.wheels.glob("*.whl"))]
+    if not wheels:
+        raise BenchmarkError(f"no wheels in {sources.relative_to(subject.workspace.root)}")
+    if uv:
+        shutil.copy2(uv, kitchen.wheels / "uv")
+    python = f"{subject.profile.image.prefix}/bin/python"
+    install = ["--no-index", "--no-deps", *wheels]
+    commands = {
+        "none": [python, "-c", ""],
+        "pip": [python, "-m", "pip", "install", "--no-cache-dir", "--disable-pip-version-check",
+                *install],
+        "uv": ["/wheels/uv", "pip", "install", "--no-cache", "--system", "--break-system-packages",
+               "--python", python, *install],
+    }  # fmt: skip
+    for way, command in commands.items():
+        kitchen.dockerfile(way).write_text(
+            "FROM base\nUSER 0:0\nRUN --mount=type=bind,from=wheels,target=/wheels "
+            f"{json.dumps(command)}\nUSER {subject.profile.image.user}\n"
+        )
+    return kitchen
+
+
+def _place(file: Path, place: Path) -> None:
+    try:
+        os.link(file, place)
+    except OSError:
+        shutil.copy2(file, place)
+
+
+class Buildah:
+    """buildah with runc: build, then push into an OCI layout with zstd layers."""
+
+    name = "buildah"
+
+    def __init__(self, kitchen: Kitchen, folder: Path) -> None:
+        for program in ("buildah", "runc"):
+            if shutil.which(program) is None:
+                raise BenchmarkError(f"{program} is not installed")
+        if os.geteuid():
+            raise BenchmarkError("buildah was not tried: it needs root here")
+        self.kitchen = kitchen
+        settings = folder / "containers.conf"
+        settings.write_text(CONTAINERS)
+        self.env = {"CONTAINERS_CONF": str(settings)}
         self.storage = [
-            "buildah", "--root", str(work / "root"), "--runroot", str(work / "run"),
+            "buildah", "--root", str(folder / "root"), "--runroot", str(folder / "run"),
             "--storage-driver", "overlay",
         ]  # fmt: skip
 
-    def run(self, *command: str | Path) -> None:
-        """Run a command; the benchmark ends when it fails."""
-        done = subprocess.run(
-            [str(part) for part in command],
-            cwd=ROOT,
-            env={**os.environ, "CONTAINERS_CONF": str(self.work / "containers.conf")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            sys.exit(f"{' '.join(map(str, command))}: {done.stderr.strip()[-600:]}")
+    def warm_up(self) -> None:
+        """Bring the base into buildah's own storage."""
+        self._build("none")
 
-    def base(self) -> Path:
-        """Assemble the image that the Dockerfile starts from: python and pip."""
-        lock = read_lock(self.lock)
-        names = {"python", "python_abi", "pip", "setuptools", "wheel"}
-        packages = {
-            record.name: LockedPackage.from_record(record)
-            for record in read_records(self.workspace.channel)
-            if record.name in names
-        }
-        result = assemble(
-            replace(lock, packages=tuple(packages.values()), specs=("python", "pip")),
-            self.workspace.channel,
-            # Root, because pip writes to the prefix.
-            self.profile.image,
-            self.work / "base",
-            Store(self.workspace.store),
-            self.work / "base-cache",
-            SilentProgress(),
-        )
-        return result.layout
-
-    def context(self) -> Path:
-        """Lay out the build context: every wheel of the profile, and the Dockerfiles."""
-        folder = self.work / "context"
-        (folder / "wheels").mkdir(parents=True)
-        sources = self.workspace.sources(self.profile)
-        for wheel in sorted(sources.glob("*/*.whl")):
-            os.link(wheel.resolve(), folder / "wheels" / wheel.name)
-        if self.uv:
-            shutil.copy2(self.uv, folder / "wheels" / "uv")
-        wheels = [f"/wheels/{path.name}" for path in sorted((folder / "wheels").glob("*.whl"))]
-        python = f"{self.profile.image.prefix}/bin/python"
-        install = ["--no-index", "--no-deps", *wheels]
-        ways = {
-            "pip": [python, "-m", "pip", "install", "--no-cache-dir",
-                    "--disable-pip-version-check", *install],
-            "uv": ["/wheels/uv", "pip", "install", "--no-cache", "--system",
-                   "--break-system-packages", "--python", python, *install],
-        }  # fmt: skip
-        for name, command in ways.items():
-            (folder / f"Dockerfile.{name}").write_text(
-                f"FROM oci:{self.work / 'base'}:latest\nUSER 0:0\n"
-                "RUN --mount=type=bind,source=wheels,target=/wheels "
-                f"{json.dumps(command)}\nUSER {self.profile.image.user}\n"
-            )
-        return folder
-
-    def build(self, way: str, context: Path) -> float:
-        """Build one of the Dockerfiles into an OCI layout with zstd layers; return the seconds."""
-        shutil.rmtree(self.work / way, ignore_errors=True)
-        started = time.monotonic()
-        self.run(
-            *self.storage, "bud", "--isolation", "oci", "--runtime", "runc", "--network", "none",
-            "--no-cache", "--layers=false", "-q", "-t", f"{way}:latest",
-            "-f", context / f"Dockerfile.{way}", context,
+    def _build(self, way: str) -> Ran:
+        kitchen = self.kitchen
+        return run(
+            [*self.storage, "bud", "--isolation", "oci", "--runtime", "runc", "--network", "none",
+             "--no-cache", "--layers=false", "-q", "-t", f"{way}:latest",
+             "--build-context", f"base=container-image://oci:{kitchen.base}:latest",
+             "--build-context", f"wheels={kitchen.wheels}",
+             "-f", kitchen.dockerfile(way), kitchen.contexts],
+            kitchen.subject.clock, self.env,
         )  # fmt: skip
-        self.run(
-            *self.storage, "push", "-q", "--format", "oci", "--compression-format", "zstd",
-            f"localhost/{way}:latest", f"oci:{self.work / way}:latest",
+
+    def build(self, way: str, layout: Path) -> float:
+        """Build one of the Dockerfiles into an OCI layout; return the seconds."""
+        built = self._build(way)
+        pushed = run(
+            [*self.storage, "push", "-q", "--format", "oci", "--compression-format", "zstd",
+             f"localhost/{way}:latest", f"oci:{layout}:latest"],
+            self.kitchen.subject.clock, self.env,
         )  # fmt: skip
-        return time.monotonic() - started
+        return built.seconds + pushed.seconds
 
-    def assemble(self) -> float:
-        """Assemble the profile's image with no segment cached; return the seconds."""
-        shutil.rmtree(self.work / "ours", ignore_errors=True)
-        shutil.rmtree(self.work / "cache", ignore_errors=True)
-        started = time.monotonic()
-        self.run(
-            sys.executable, "-m", "assembler", "image", "-q", "--profile", self.profile.name,
-            "--channel", self.workspace.channel, "--lock", self.lock,
-            "-o", self.work / "ours", "--cache", self.work / "cache",
-        )  # fmt: skip
-        return time.monotonic() - started
-
-    def size(self, name: str) -> int:
-        """Return the bytes of a layout's blobs."""
-        return sum(path.stat().st_size for path in Layout(self.work / name).blobs.iterdir())
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--profile", default="cpu")
-    parser.add_argument("--channel", type=Path)
-    parser.add_argument("--lock", type=Path)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--uv", type=Path, help="a uv program; without it only pip is measured")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    for program in ("buildah", "runc"):
-        if not shutil.which(program):
-            sys.exit(f"{program} is not installed")
-    # A short path: buildah takes no run root over 50 characters.
-    with tempfile.TemporaryDirectory(prefix="ib-", dir="/tmp") as scratch:
-        bench = Bench(arguments, Path(scratch))
-        bench.base()
-        context = bench.context()
-        ways = ["pip", *(["uv"] if arguments.uv else [])]
-        times: dict[str, list[float]] = {name: [] for name in ["ours", *ways]}
-        for _ in range(arguments.rounds):
-            times["ours"].append(bench.assemble())
-            for way in ways:
-                times[way].append(bench.build(way, context))
-        figures: dict[str, object] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
-        for name, found in times.items():
-            figures[f"{name}_seconds"] = statistics.median(found)
-            figures[f"{name}_bytes"] = bench.size(name)
-        for way in ways:
-            ratios = [two / one for one, two in zip(times["ours"], times[way], strict=True)]
-            figures[f"times_faster_than_{way}"] = statistics.median(ratios)
-            figures[f"size_of_{way}s"] = bench.size("ours") / bench.size(way)
+    def close(self) -> None:
+        """Give the storage back."""
         subprocess.run(
-            [*bench.storage, "rmi", "--all", "--force"], capture_output=True, check=False
-        )
-    if arguments.json:
-        print(json.dumps(figures, indent=2))
-        return
-    for name, value in figures.items():
-        shown = f"{value:.2f}" if isinstance(value, float) else value
-        print(f"{name.replace('_', ' '):<28} {shown}")
+            [*self.storage, "rmi", "--all", "--force"], capture_output=True, check=False,
+            env={**os.environ, **self.env},
+        )  # fmt: skip
 
 
-if __name__ == "__main__":
-    main()
+class BuildKit:
+    """BuildKit through `docker buildx build`, in a daemon with the containerd store."""
+
+    name = "BuildKit"
+
+    def __init__(self, kitchen: Kitchen, folder: Path) -> None:
+        if shutil.which("docker") is None:
+            raise BenchmarkError("docker is not installed")
+        if _says("docker", "buildx", "version") is None:
+            raise BenchmarkError("docker has no buildx")
+        status = _says("docker", "info", "--format", "{{json .DriverStatus}}")
+        if status is None:
+            raise BenchmarkError("no docker daemon answers ($DOCKER_HOST)")
+        if "io.containerd.snapshotter" not in status:
+            raise BenchmarkError("docker's daemon has no containerd store, so writes no OCI layout")
+        self.kitchen = kitchen
+
+    def warm_up(self) -> None:
+        """Let BuildKit fetch base and wheels from the client."""
+        self._build("none", ["--output", "type=cacheonly"])
+
+    def _build(self, way: str, output: list[str]) -> Ran:
+        kitchen = self.kitchen
+        return run(
+            ["docker", "buildx", "build", "--builder", "default", "--quiet", "--no-cache",
+             "--network", "none", "--provenance=false", "--sbom=false",
+             "--build-context", f"base=oci-layout://{kitchen.base}:latest",
+             "--build-context", f"wheels={kitchen.wheels}",
+             "--file", kitchen.dockerfile(way), *output, kitchen.contexts],
+            kitchen.subject.clock,
+        )  # fmt: skip
+
+    def build(self, way: str, layout: Path) -> float:
+        """Build one of the Dockerfiles into an OCI layout; return the seconds."""
+        output = f"type=oci,dest={layout},tar=false,compression=zstd"
+        return self._build(way, ["--output", output]).seconds
+
+    def close(self) -> None:
+        """Nothing was tagged; what is cached, docker clears away itself."""
+
+
+def _says(*command: str) -> str | None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+Builder = Buildah | BuildKit
+BUILDERS: tuple[type[BuildKit] | type[Buildah], ...] = (BuildKit, Buildah)
+
+
+@contextlib.contextmanager
+def opened(kind: type[BuildKit] | type[Buildah], kitchen: Kitchen) -> Iterator[Builder]:
+    """Start a builder in a folder of its own and end it; BenchmarkError says why there is none."""
+    # A short path: buildah takes no run root over 50 characters.
+    with tempfile.TemporaryDirectory(prefix="ib-", dir="/tmp") as folder:
+        builder = kind(kitchen, Path(folder))
+        try:
+            builder.warm_up()
+            yield builder
+        finally:
+            builder.close()
