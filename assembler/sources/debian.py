@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,8 +228,7 @@ class DebianArchive:
         if not pins:
             return
         self.update()
-        with tempfile.TemporaryDirectory(prefix="download-", dir=self._folder) as scratch:
-            folder = Path(scratch)
+        with store.scratch("apt") as folder:
             wanted = [f"{pin.name}={pin.version}" for pin in pins]
             result = self._run("apt-get", "download", *wanted, cwd=folder)
             files = {path.name.partition("_")[0]: path for path in folder.glob("*.deb")}

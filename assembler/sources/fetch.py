@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,9 @@ from assembler.sources.entries import SOURCES_FILE, recipe_folder, recipe_name
 from assembler.sources.given import Given
 from assembler.sources.pins import Pin, Unpinned, Wheel, read_pins, source_folder
 from assembler.sources.pypi import Target
-from assembler.sources.store import Store
+from assembler.sources.store import Store, held
 from assembler.stack import Profile
-from assembler.variants import GFX_AXIS, read_axes
+from assembler.variants import FAMILY_AXIS, GFX_AXIS, read_axes
 from assembler.workspace import Workspace
 
 VARIANTS_FILE = "variants.yaml"
@@ -73,6 +73,7 @@ def fetch(
     """
     started = time.monotonic()
     store = Store(workspace.store)
+    store.sweep()
     pins = read_pins(workspace, profile, unpinned=only is not None)
     given = given or {}
     others = _others(workspace, profile) if set(given) - _takers(pins) else frozenset()
@@ -237,25 +238,31 @@ def variant_key(name: str) -> str:
     return re.sub(r"[^0-9A-Za-z_]", "_", name) + "_version"
 
 
-def variants(pins: Iterable[Pin], choices: Mapping[str, str] = MappingProxyType({})) -> str:
+def variants(
+    pins: Iterable[Pin], choices: Mapping[str, str | Sequence[str]] = MappingProxyType({})
+) -> str:
     """Return variants.yaml: the choices, and each pin's version (Debian's without revision).
 
     It is all that rattler-build needs beside the profile's own variant files.
     """
-    values = dict(choices)
+    values: dict[str, str | Sequence[str]] = dict(choices)
     for pin in pins:
         version = upstream_version(pin.version) if pin.kind == "debian" else pin.version
         if version:
             values[variant_key(pin.name)] = version
-    return "".join(f"{key}: [{json.dumps(values[key])}]\n" for key in sorted(values))
+    lists = {key: [one] if isinstance(one, str) else list(one) for key, one in values.items()}
+    return "".join(f"{key}: {json.dumps(lists[key])}\n" for key in sorted(lists))
 
 
-def _chosen(workspace: Workspace, profile: Profile) -> dict[str, str]:
-    """Return the axes that the profile's choices leave one value."""
+def _chosen(workspace: Workspace, profile: Profile) -> dict[str, str | Sequence[str]]:
+    """Return the axes that the profile's choices leave one value, and the targets' families."""
     axes = read_axes(workspace.variant_files(profile)).choose(profile.choose)
-    single = {axis: values[0] for axis, values in axes.values.items() if len(values) == 1}
+    single: dict[str, str | Sequence[str]] = {
+        axis: values[0] for axis, values in axes.values.items() if len(values) == 1
+    }
     single.pop(GFX_AXIS, None)
-    return single | profile.choose
+    families = {FAMILY_AXIS: axes.gfx_families} if GFX_AXIS in axes.values else {}
+    return single | profile.choose | families
 
 
 def lay_out(
@@ -263,13 +270,24 @@ def lay_out(
     store: Store,
     pins: Mapping[str, tuple[Pin, ...]],
     profile: Profile,
-    chosen: Mapping[str, str],
+    chosen: Mapping[str, str | Sequence[str]],
 ) -> None:
     """Make ``folder`` hold exactly these pins' files by recipe, variants.yaml and pins.json.
 
-    ``chosen`` are the axes that have one value, which go into variants.yaml too.
+    ``chosen`` are axes with their values, which go into variants.yaml too.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    with held(folder):  # two fetches at once would take away each other's scratch files
+        _lay_out(folder, store, pins, profile, chosen)
+
+
+def _lay_out(
+    folder: Path,
+    store: Store,
+    pins: Mapping[str, tuple[Pin, ...]],
+    profile: Profile,
+    chosen: Mapping[str, str | Sequence[str]],
+) -> None:
     wanted: dict[str, dict[str, Pin]] = {}
     for recipe, group in pins.items():
         for pin in group:

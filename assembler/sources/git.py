@@ -10,7 +10,9 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
@@ -23,6 +25,7 @@ from assembler.errors import MissingToolError, SourceUnavailableError
 
 GITLINK = "160000"
 SYMLINK = "120000"
+ABANDONED = 24 * 3600  # seconds after which a scratch file of git's has no writer any more
 _USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
 _LOCAL = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 
@@ -228,6 +231,7 @@ def fetched(root: Path, url: str, commit: str, *, history: bool = False) -> Repo
         raise MissingToolError("git is not on this machine", remedy="install git")
     root.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
+        _sweep(folder)
         if not (folder / "HEAD").exists():
             folder.mkdir(exist_ok=True)
             repository.run("init", "--quiet", "--bare")
@@ -249,6 +253,16 @@ def fetched(root: Path, url: str, commit: str, *, history: bool = False) -> Repo
         f"commit {commit} could not be had from {public(url)} ({trouble or 'it is not there'})",
         remedy="check the address, the commit and the network (--source NAME= forgets it)",
     )
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed git left a day ago: unfinished packs, and locks that stop others."""
+    old = time.time() - ABANDONED
+    for pattern in ("*.lock", "refs/**/*.lock", "objects/pack/tmp_*"):
+        for path in folder.glob(pattern):
+            with suppress(OSError):
+                if path.stat().st_mtime < old:
+                    path.unlink()
 
 
 def _steps(url: str, commit: str, *, history: bool, shallow: bool) -> Iterator[list[str]]:

@@ -2,9 +2,12 @@
 
     <root>/<first two digits>/<sha256>    finished files, mode 0444
     <root>/partial/<sha256>               downloads under way; a killed one goes on from here
+    <root>/partial/<anything else>        scratch files and folders
 
-A file enters only after its bytes were hashed, by one rename; readers never see half of one.
-Hard links to stored files may exist elsewhere: never write to a path that came from here.
+Whoever writes below ``partial`` holds a lock on it, so that `Store.sweep` knows what a killed
+process left from what a living one needs. A file enters only after its bytes were hashed, by one
+rename; readers never see half of one. Hard links to stored files may exist elsewhere: never write
+to a path that came from here.
 """
 
 from __future__ import annotations
@@ -12,16 +15,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from assembler.digest import sha256_file
 from assembler.errors import HashMismatchError, NoSpaceError
 
+UNFINISHED = 30 * 24 * 3600  # seconds after which nobody goes on with a download
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def mismatch(name: str, expected: str, found: str) -> HashMismatchError:
@@ -56,6 +66,23 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a folder alone against other processes that do the same, and wait for them."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    # Where the file system knows no locks, `Store.sweep` cannot get one either and lets all be.
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
 def _same(descriptor: int, path: Path) -> bool:
     try:
         there = path.stat()
@@ -82,6 +109,8 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._reserved: dict[Path, BinaryIO] = {}
+        self._swept = False
 
     def path(self, sha256: str) -> Path:
         """Return where the file with this hash is, or would be."""
@@ -128,21 +157,88 @@ class Store:
         ``name`` is how messages call it.
         """
         name = name or file.name
-        beside = self._beside()
-        with room(name, beside):
-            if move:
-                shutil.move(file, beside)
-            else:
-                shutil.copyfile(file, beside)
-            found = sha256_file(beside)
-            if found != sha256:
-                raise mismatch(name, sha256, found)
-            return self._place(beside, sha256)
+        beside = self.reserve("in")
+        try:
+            with room(name, beside):
+                if move:
+                    self._move(file, beside)
+                else:
+                    shutil.copyfile(file, beside)
+                found = sha256_file(beside)
+                if found != sha256:
+                    raise mismatch(name, sha256, found)
+                return self._place(beside, sha256)
+        finally:
+            self._reserved.pop(beside).close()
 
-    def _beside(self) -> Path:
+    def _move(self, file: Path, beside: Path) -> None:
+        """Move a file into a reserved place, which stays reserved: a rename brings its own file."""
+        stream = self._reserved.pop(file, None)
+        if stream is None:
+            stream = file.open("rb")
+            _lock(stream.fileno())
+        shutil.move(file, beside)
+        self._reserved.pop(beside).close()
+        self._reserved[beside] = stream
+
+    def _partials(self) -> Path:
         folder = self.root / "partial"
         folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"in-{os.getpid()}-{secrets.token_hex(4)}"
+        self.sweep(once=True)
+        return folder
+
+    def reserve(self, kind: str) -> Path:
+        """Return a new empty file below ``partial`` that stays until this process gives it up.
+
+        `add` with ``move``, a rename or the end of the process does.
+        """
+        folder = self._partials()
+        while True:
+            path = folder / f"{kind}-{os.getpid()}-{secrets.token_hex(4)}"
+            stream = path.open("xb")
+            _lock(stream.fileno())
+            if _same(stream.fileno(), path):
+                self._reserved[path] = stream
+                return path
+            stream.close()  # taken for litter before the lock was there
+
+    @contextmanager
+    def scratch(self, kind: str) -> Iterator[Path]:
+        """Make a folder below ``partial`` for as long as the block runs."""
+        with ExitStack() as stack:
+            while True:
+                path = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self._partials()))
+                stack.callback(shutil.rmtree, path, ignore_errors=True)
+                with suppress(FileNotFoundError):
+                    stack.enter_context(held(path))
+                    if path.exists():  # not taken for litter before the lock was there
+                        break
+            yield path
+
+    def sweep(self, *, once: bool = False) -> None:
+        """Remove what killed processes left, and beginnings of downloads nobody went on with.
+
+        What a living process holds stays. With ``once``, only the first call does anything.
+        """
+        if self._swept and once:
+            return
+        self._swept = True
+        with suppress(OSError):
+            for path in (self.root / "partial").iterdir():
+                with suppress(OSError):
+                    self._sweep(path)
+
+    def _sweep(self, path: Path) -> None:
+        resumable = _SHA256.fullmatch(path.name) and not self.has(path.name)
+        if resumable and time.time() - path.lstat().st_mtime < UNFINISHED:
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _same(descriptor, path):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        finally:
+            os.close(descriptor)
 
     def partial(self, sha256: str) -> Path:
         """Return where the download of this hash is kept until it is complete."""
@@ -157,7 +253,7 @@ class Store:
         """
         path = self.partial(sha256)
         while True:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._partials()
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import secrets
 import tarfile
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -155,19 +154,13 @@ def _keep(store: Store, made: Path) -> tuple[str, int]:
     return sha256, size
 
 
-def _scratch(store: Store) -> Path:
-    folder = store.root / "partial"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"tree-{os.getpid()}-{secrets.token_hex(4)}"
-
-
 def _tar_of_commit(
     store: Store, name: str, url: str, commit: str, submodules: Collection[str]
 ) -> Path:
     root = store.root / "git"
     repository = fetched(root, url, commit)
     finder = _Submodules(root, (repository, url, commit), submodules)
-    made = _scratch(store)
+    made = store.reserve("tree")
     with room(name, made):
         try:
             members = commit_members(repository, commit, finder)
@@ -227,9 +220,9 @@ def _remembered(store: Store, name: str, commit: str) -> tuple[Path, tuple[str, 
     return note, (sha256, size, version) if store.has(sha256, size) else None
 
 
-def _note(note: Path, sha256: str, size: int, version: str) -> None:
+def _note(store: Store, note: Path, sha256: str, size: int, version: str) -> None:
     note.parent.mkdir(parents=True, exist_ok=True)
-    beside = note.with_suffix(f".{os.getpid()}")
+    beside = store.reserve("note")
     beside.write_text(json.dumps([sha256, size, version]), encoding="utf-8")
     beside.replace(note)
 
@@ -253,7 +246,7 @@ def _snapshot_ref(
                 "give a checkout with tags for the true one"
             )
         known = (*_keep(store, made), version)
-        _note(note, *known)
+        _note(store, note, *known)
     sha256, size, version = known
     file = f"{name}-{given.commit}.tar"
     more = {"commit": given.commit, "url": public(given.url)}
@@ -273,7 +266,7 @@ def _snapshot_checkout(
     listed = repository.run("ls-files", "-z", "--stage").split(b"\0")
     plain = not any(line.startswith(GITLINK.encode()) for line in listed)
     prefix = repository.text("rev-parse", "--show-prefix")
-    made = _scratch(store)
+    made = store.reserve("tree")
     if not changed and plain and not prefix:
         note, known = _remembered(store, name, commit)
         version = repository.version(commit)
@@ -283,7 +276,7 @@ def _snapshot_checkout(
                 write_tar(made, name, members, time=repository.time(commit))
             known = (*_keep(store, made), version)
         if known[2] != version or not note.exists():
-            _note(note, known[0], known[1], version)
+            _note(store, note, known[0], known[1], version)
         return _pin(name, version, f"{name}-{commit}.tar", known[:2], commit=commit)
     paths = repository.run("ls-files", "-z", "--cached", "--recurse-submodules").split(b"\0")
     with room(name, made):
@@ -316,7 +309,7 @@ def _snapshot_folder(name: str, folder: Path, store: Store) -> Pin:
     wanted = [one for one in paths if not one.endswith(".pyc")]
     if not wanted:
         raise ConfigError(f"{folder} has no files", remedy=f"give {name}'s source tree")
-    made = _scratch(store)
+    made = store.reserve("tree")
     with room(name, made):
         write_tar(made, name, _worktree_members(folder, wanted), time=NO_TIME)
     kept = _keep(store, made)

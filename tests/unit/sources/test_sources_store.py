@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assembler.errors import HashMismatchError, NoSpaceError
-from assembler.sources.store import Store
+from assembler.sources.store import UNFINISHED, Store
 
 
 def sha(data: bytes) -> str:
@@ -134,3 +136,70 @@ def test_a_second_process_waits_and_finds_it_done(tmp_path: Path) -> None:
         store.complete(digest, digest, name="x")
     assert child.communicate(timeout=30)[0] == "nothing to do\n"
     assert files(store.root) == [store.path(digest)]
+
+
+LITTER = """
+import os, sys
+from contextlib import ExitStack
+from pathlib import Path
+from assembler.sources.store import Store
+
+store = Store(Path(sys.argv[1]))
+store.reserve("in").write_bytes(b"half")
+with ExitStack() as stack:
+    (stack.enter_context(store.scratch("apt")) / "x.deb").write_bytes(b"half")
+    stack.enter_context(store.downloading(sys.argv[2])).write_bytes(b"beginning")
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+
+
+def kinds(store: Store) -> list[str]:
+    return sorted(path.name.partition("-")[0] for path in (store.root / "partial").iterdir())
+
+
+def test_what_a_killed_process_left_is_swept_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    digest = sha(b"right")
+    child = subprocess.Popen(
+        [sys.executable, "-c", LITTER, str(store.root), digest],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert child.stdout
+        assert child.stdout.readline() == b"up\n"
+        everything = sorted(["apt", digest, "in"])
+        assert kinds(store) == everything
+        old = time.time() - UNFINISHED - 1
+        os.utime(store.partial(digest), (old, old))
+        store.sweep()
+        assert kinds(store) == everything
+        os.utime(store.partial(digest))
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate(timeout=30)
+    assert kinds(store) == everything
+    store = Store(store.root)
+    mine = store.reserve("tree")  # a store sweeps when it is first written to
+    assert kinds(store) == [digest, "tree"]  # a download goes on from here
+    os.utime(store.partial(digest), (old, old))
+    store.sweep()
+    assert list((store.root / "partial").iterdir()) == [mine]
+
+
+def test_the_beginning_of_a_file_that_came_otherwise_is_swept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    stored(store, b"right")
+    store.partial(sha(b"right")).write_bytes(b"rig")
+    store.sweep()
+    assert files(store.root) == [store.path(sha(b"right"))]
+
+
+def test_a_reserved_file_is_taken_in_by_moving_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    made = store.reserve("tree")
+    made.write_bytes(b"right")
+    store.sweep()
+    assert store.add(made, sha(b"right"), move=True).read_bytes() == b"right"
+    assert files(store.root) == [store.path(sha(b"right"))]
