@@ -16,6 +16,7 @@ from assembler.cli.options import Session, common
 from assembler.errors import ConfigError, ImageError
 from assembler.image.archive import archive_file, write_archive
 from assembler.image.assemble import assemble_all, preview
+from assembler.image.bases import held_layers
 from assembler.image.compression import Codec
 from assembler.image.cut import parse_size
 from assembler.image.documents import ARCHITECTURES
@@ -24,7 +25,7 @@ from assembler.image.foreign import read_base
 from assembler.image.layout import Layout
 from assembler.image.plan import DEFAULT_BUDGET
 from assembler.image.reproduction import find_entry
-from assembler.image.request import ImageResult, LayerPreview, Options, Request
+from assembler.image.request import ImageResult, LayerPreview, Options, Pull, Request
 from assembler.image.rootfs import write_rootfs
 from assembler.image.selection import requests
 from assembler.lock.files import read_lock
@@ -70,7 +71,14 @@ def cache_folder(session: Session) -> Path:
     "(FOLDER[:TAG], FILE.tar[:TAG]), or HOST/NAME@sha256:... of a registry.",
 )  # fmt: skip
 @click.option("--plain-http", is_flag=True, help="The registry of --base has no TLS.")
-@click.option("--plan", "only_plan", is_flag=True, help="Print the layers and what is new in them.")
+@click.option(
+    "--plan", "only_plan", is_flag=True,
+    help="Print the layers, and what a node pulls that holds the image now in the layout.",
+)  # fmt: skip
+@click.option(
+    "--since", metavar="IMAGE",
+    help="With --plan: what a node pulls that holds this image instead, named like --base.",
+)  # fmt: skip
 @common
 def command(
     session: Session,
@@ -88,6 +96,7 @@ def command(
     base: str | None,
     plain_http: bool,
     only_plan: bool,
+    since: str | None,
 ) -> None:
     """Assemble the OCI image of a lock from the channel, layer by layer."""
     started = time.monotonic()
@@ -107,8 +116,11 @@ def command(
         else None,
     )
     layout = workspace.image_layout(profile) if form != "oci" or not output else output
+    if since is not None and not only_plan:
+        raise ConfigError("--since says what --plan compares with", remedy="add --plan")
     if only_plan:
-        _show_plan(session, wanted, layout, options)
+        held = held_layers(since, architecture, plain_http=plain_http) if since else None
+        _show_plan(session, wanted, layout, options, cache, since, held)
         return
     if str(output) == "-" and form == "oci":
         raise ConfigError("a layout is a folder", remedy="add --format archive to write to stdout")
@@ -200,7 +212,13 @@ def _members(packages: tuple[str, ...], most: int = 4) -> str:
 
 
 def _show_plan(
-    session: Session, wanted: tuple[Request, ...], layout: Path, options: Options
+    session: Session,
+    wanted: tuple[Request, ...],
+    layout: Path,
+    options: Options,
+    cache: Path,
+    since: str | None,
+    held: frozenset[str] | None,
 ) -> None:
     workspace = session.workspace
     plans = {
@@ -210,30 +228,39 @@ def _show_plan(
             session.profile.image,
             layout,
             Store(workspace.store),
-            cache_folder(session),
+            cache,
             options=options,
+            since=held,
         )
         for request in wanted
     }
-    text = "\n".join(_plan_text(tag, layers) for tag, layers in plans.items())
-    data = {tag: [asdict(layer) for layer in layers] for tag, layers in plans.items()}
-    session.show({"plan": data}, text)
+    holding = since or f"what is now in {layout}"
+    text = "\n".join(_plan_text(tag, layers, holding) for tag, layers in plans.items())
+    session.show(
+        {
+            "plan": {tag: [asdict(layer) for layer in layers] for tag, layers in plans.items()},
+            "pull": {tag: asdict(Pull.of(layers)) for tag, layers in plans.items()},
+            "since": since,
+        },
+        text,
+    )
 
 
-def _plan_text(tag: str, layers: tuple[LayerPreview, ...]) -> str:
-    pulled = sum(layer.size for layer in layers if not layer.held)
+def _plan_text(tag: str, layers: tuple[LayerPreview, ...], holding: str) -> str:
+    pull = Pull.of(layers)
     rows = [
         f"  {'held' if layer.held else 'pulled':<7} {decimal(layer.size):>9}"
         f"{' ' if layer.digest else '~'} {layer.name}{_members(layer.packages)}"
         for layer in layers
     ]
-    return "\n".join(
-        [
-            f"{tag}: {len(layers)} layers",
-            *rows,
-            (
-                f"  a node that holds the image now in the layout pulls {decimal(pulled)}; "
-                "~ marks sizes of packages whose layer was never written"
-            ),
-        ]
-    )
+    lines = [
+        f"{tag}: {len(layers)} layers",
+        *rows,
+        (
+            f"  a node that holds {holding} pulls {decimal(pull.size)} in {pull.layers} of "
+            f"{pull.image_layers} layers, and the configuration"
+        ),
+    ]
+    if not all(layer.digest for layer in layers):
+        lines.append("  ~ is the size of packages whose layer was never written")
+    return "\n".join(lines)

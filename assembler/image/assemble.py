@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from assembler import stack
 from assembler.channel.guard import exclusive
 from assembler.errors import ImageError
 from assembler.image import documents
-from assembler.image.blueprint import Drafter
+from assembler.image.blueprint import BASE, Drafter
 from assembler.image.cache import LayerCache, SegmentCache
 from assembler.image.epoch import Epoch
 from assembler.image.layout import Layout, writing
@@ -102,7 +102,7 @@ def assemble_all(
         drafter = Drafter(channel.absolute(), image, store, options, _jobs(options))
         writer = Writer(drafter, target, cache, progress)
         entries = [writer.image(request, keys[request.tag]) for request in requests]
-        target.publish(entries)
+        target.publish([*entries, *_referrers(target, entries, progress)])
         target.sweep()
         stamps.save(only=frozenset(target.reachable()))
         SegmentCache(cache / "segments").clean()
@@ -110,6 +110,18 @@ def assemble_all(
         read_result(layout, image.name, entry, up_to_date=False, notes=writer.notes)
         for entry in entries
     )
+
+
+def _referrers(
+    target: Layout, entries: Sequence[Mapping[str, Any]], progress: Progress
+) -> list[dict[str, Any]]:
+    """Return the attestations that still belong to one of the images."""
+    kept, damaged = target.referrers({entry["digest"] for entry in entries})
+    if damaged:
+        progress.say(
+            f"{damaged} damaged attestations were dropped; `assembler sbom --attach` makes new ones"
+        )
+    return kept
 
 
 def preview(
@@ -121,23 +133,24 @@ def preview(
     cache: Path,
     *,
     options: Options | None = None,
+    since: Collection[str] | None = None,
 ) -> tuple[LayerPreview, ...]:
     """Return the layers that an image would have, and which of them exist. Writes nothing.
 
-    A layer is ``held`` when the image now in the layout has it: who holds that image pulls the
-    others. Sizes of layers that were never written are those of their packages.
+    A layer is ``held`` when its digest is in ``since`` (default: the layers of the images now in
+    the layout): who holds these pulls the others. Sizes of layers that were never written are
+    those of their packages.
     """
     options = options or Options(epoch=Epoch.from_environment())
     check_request(lock, image, options.base)
     blueprint = Drafter(channel, image, store, options, _jobs(options)).draft(lock)
     records = LayerCache(cache / "layers")
-    old = Layout(layout)
-    held = {
-        part["digest"]
-        for entry in old.entries()
-        for part in (old.document(entry["digest"]) or {}).get("layers", ())
-    }
-    result = []
+    held = Layout(layout).layers() if since is None else since
+    foreign = options.base
+    result = [
+        LayerPreview(f"{BASE}-{number}", (), part["size"], part["digest"], part["digest"] in held)
+        for number, part in enumerate(foreign.layers if foreign else (), 1)
+    ]
     for layer in blueprint.layers:
         record = records.get(layer.spec.key(options.codec))
         result.append(

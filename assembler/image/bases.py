@@ -56,9 +56,9 @@ class _Blobs(Protocol):
 
 
 def unusable(name: object, words: str) -> ImageError:
-    """Return the error for a base image that is none."""
+    """Return the error for what should be an image and is none, or not the right one."""
     return ImageError(
-        f"{name} cannot be a base: {words}",
+        f"{name} is not a usable image: {words}",
         remedy="name a complete OCI image layout or archive, such as `skopeo copy ... "
         "oci:FOLDER:TAG` makes, or HOST/NAME@sha256:...",
     )
@@ -97,6 +97,44 @@ def open_base(
     assert layout.stamps is not None
     layout.stamps.save()
     return found
+
+
+def held_layers(text: str, architecture: str, *, plain_http: bool = False) -> frozenset[str]:
+    """Return the layers' digests of the image that ``text`` names; no layer is read.
+
+    ``text`` is as for `open_base`, but a registry's image may be named by a tag. Raises ImageError.
+    """
+    kind, place, tag, digest = _split(text)
+    if kind == REGISTRY:
+        reference = Reference.parse(place)
+        registry = _Repository(Connection(reference, plain_http=plain_http))
+        entry = registry.manifest(reference.digest or reference.tag or "latest")
+        entry = _platform(entry, architecture, registry.document, place)
+        return _layer_digests(registry.document(entry["digest"]), place)
+    if kind == ARCHIVE:
+        with _archive(Path(place)) as source:
+            entry = _choose(source.index(), tag, digest, Path(place))
+            entry = _platform(entry, architecture, source.document, place)
+            return _layer_digests(source.document(entry["digest"]), place)
+    layout = Layout(Path(place))
+    entry = _choose(layout.entries(), tag, digest, Path(place))
+    entry = _platform(entry, architecture, layout.document, place)
+    return _layer_digests(layout.document(entry["digest"]), place)
+
+
+def _layer_digests(manifest: Mapping[str, Any] | None, name: object) -> frozenset[str]:
+    if manifest is None:
+        raise unusable(name, "its manifest is missing or damaged")
+    layers = manifest.get("layers") or ()
+    return frozenset(_descriptor(layer, name)["digest"] for layer in layers)
+
+
+def _json(pieces: Iterable[bytes]) -> dict[str, Any] | None:
+    try:
+        found = json.loads(b"".join(pieces))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _split(text: str) -> tuple[str, str, str | None, str | None]:
@@ -259,6 +297,11 @@ class _Archive:
         except (ValueError, KeyError, TypeError):
             raise unusable(self.name, "its index is damaged") from None
 
+    def document(self, digest: str) -> dict[str, Any] | None:
+        """Return a JSON blob, or None when it is none."""
+        with self.open(digest) as pieces:
+            return _json(pieces)
+
     @contextmanager
     def open(self, digest: str) -> Iterator[Iterable[bytes]]:
         info = self._members.get(f"blobs/sha256/{digest.removeprefix('sha256:')}")
@@ -300,6 +343,12 @@ class _Repository:
         self.documents[digest] = data
         media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         return {"mediaType": media_type, "digest": digest, "size": len(data)}
+
+    def document(self, digest: str) -> dict[str, Any] | None:
+        """Return a manifest or index, or None when it is no JSON."""
+        if digest not in self.documents:
+            self.manifest(digest)
+        return _json((self.documents.get(digest, b""),))
 
     @contextmanager
     def open(self, digest: str) -> Iterator[Iterable[bytes]]:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,15 @@ class Layout:
             return None
         return found if isinstance(found, dict) else None
 
+    def layers(self) -> frozenset[str]:
+        """Return the digests of the layers of every image that the index names."""
+        return frozenset(
+            part["digest"]
+            for entry in self.entries()
+            if "platform" in entry
+            for part in (self.document(entry["digest"]) or {}).get("layers", ())
+        )
+
     def is_complete(self, entry: Mapping[str, Any]) -> bool:
         """Tell whether an entry's manifest and all that it names are there with their sizes."""
         try:
@@ -86,6 +95,22 @@ class Layout:
             return all(self.has(part["digest"], part["size"]) for part in parts)
         except (KeyError, TypeError, AttributeError):
             return False
+
+    def referrers(self, subjects: Collection[str]) -> tuple[list[dict[str, Any]], int]:
+        """Return the index's entries that refer to these digests, and how many such are damaged."""
+        whole, damaged = [], 0
+        for entry in self.entries():
+            if "platform" in entry:
+                continue
+            subject = (self.document(entry["digest"]) or {}).get("subject")
+            if isinstance(subject, dict) and subject.get("digest") in subjects:
+                if self.is_complete(entry):
+                    whole.append(entry)
+                    continue
+            elif subject is not None:
+                continue  # of an image that is not there any more
+            damaged += 1
+        return whole, damaged
 
     def put(self, document: Descriptor) -> None:
         """Write a document's blob unless it is there with these bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -88,6 +89,33 @@ class LayerPreview:
     size: int
     digest: str | None
     held: bool
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What a node must pull: bytes and number of layers, out of how many of the image.
+
+    ``exact`` is False while some of these layers were never written: then the bytes are those of
+    their packages.
+    """
+
+    size: int
+    layers: int
+    image_size: int
+    image_layers: int
+    exact: bool
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerPreview]) -> Pull:
+        """Return what somebody pulls who holds the layers that are marked so."""
+        missing = [layer for layer in layers if not layer.held]
+        return cls(
+            size=sum(layer.size for layer in missing),
+            layers=len(missing),
+            image_size=sum(layer.size for layer in layers),
+            image_layers=len(layers),
+            exact=all(layer.digest for layer in missing),
+        )
 
 
 @dataclass(frozen=True)

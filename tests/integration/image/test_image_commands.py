@@ -106,7 +106,71 @@ def test_plan_says_what_a_node_pulls(project):
     assembler(project, "image")
     after = json.loads(assembler(project, "image", "--plan", "--json").stdout)["plan"]["latest"]
     assert all(layer["held"] and layer["digest"] for layer in after)
-    assert "pulls 0 bytes" in assembler(project, "image", "--plan").stdout.decode()
+    words = assembler(project, "image", "--plan").stdout.decode()
+    assert "pulls 0 bytes in 0 of" in words
+
+
+def plan(project, *options):
+    return json.loads(assembler(project, "image", "--plan", "--json", *options).stdout)
+
+
+def test_plan_looks_into_the_cache_that_is_named(project):
+    assembler(project, "image", "--cache", "elsewhere")
+    assert not any(layer["digest"] for layer in plan(project)["plan"]["latest"])
+    assert plan(project)["pull"]["latest"]["exact"] is False
+    found = plan(project, "--cache", "elsewhere")
+    assert all(layer["held"] for layer in found["plan"]["latest"])
+    assert found["pull"]["latest"]["size"] == found["pull"]["latest"]["layers"] == 0
+    assert found["pull"]["latest"]["exact"] is True
+
+
+def test_plan_says_what_holders_of_an_older_image_pull(project):
+    (old,) = images(assembler(project, "image", "--json", "--gfx", "gfx942", "-o", "old"))
+    (new,) = images(assembler(project, "image", "--json"))
+    digests = {layer["digest"] for layer in old["layers"]}
+    missing = [layer for layer in new["layers"] if layer["digest"] not in digests]
+    assert missing
+    assembler(project, "image", "--format", "archive", "-o", "old.tar", "--gfx", "gfx942",
+              "--cache", "other")  # fmt: skip
+    assembler(project, "image")
+    for since in ("old", "old:gfx942", "old.tar", f"old@{old['digest']}"):
+        found = plan(project, "--since", since)
+        assert found["since"] == since
+        assert found["pull"]["latest"] == {
+            "size": sum(layer["compressed_size"] for layer in missing), "layers": len(missing),
+            "image_size": new["compressed_size"], "image_layers": len(new["layers"]),
+            "exact": True,
+        }  # fmt: skip
+    words = assembler(project, "image", "--plan", "--since", "old").stdout.decode()
+    assert "a node that holds old pulls " in words
+    assert f"in {len(missing)} of {len(new['layers'])} layers" in words
+
+
+def test_a_repair_keeps_the_attestations(project):
+    (image,) = images(assembler(project, "image", "--json"))
+    assembler(project, "sbom", "--attach")
+    layout = Layout(project / "build" / "images" / "tiny")
+    before = layout.entries()
+    assert len(before) == 4
+    blob = layout.blob(image["layers"][0]["digest"])
+    blob.write_bytes(bytes(blob.stat().st_size))
+    (again,) = images(assembler(project, "image", "--json"))
+    assert again["up_to_date"] is False
+    assert again["digest"] == image["digest"]
+    assert layout.entries() == before
+    assert all(map(layout.is_complete, before))
+    assert not layout.leftovers()
+    # One that is damaged itself goes, and is told; those of another image go without a word.
+    document = layout.document(before[1]["digest"])["layers"][0]["digest"]
+    layout.blob(document).write_bytes(b"x")
+    blob.write_bytes(b"")
+    words = assembler(project, "image").stderr.decode()
+    assert "1 damaged attestations were dropped" in words
+    assert layout.entries() == (before[0], *before[2:])
+    assembler(project, "image", "--max-layers", "2", "-q")
+    (only,) = layout.entries()
+    assert only["digest"] != image["digest"]
+    assert not layout.leftovers()
 
 
 def test_archive_to_a_file_and_to_a_pipe(project):
@@ -261,6 +325,8 @@ def test_verify_and_image_find_and_mend_flipped_bytes(project):
         (["image", "--gfx", "gfx90a"], 8, "no device packages for gfx90a"),
         (["image", "--level", "99"], 3, "zstd has no level 99"),
         (["image", "-o", "-"], 3, "add --format archive"),
+        (["image", "--since", "old"], 3, "add --plan"),
+        (["image", "--plan", "--since", "nowhere"], 10, "0 of its images fit"),
         (["image", "--max-layers", "200"], 3, "choose one from 1 to 100"),
         (["image", "--max-layer-size", "big"], 3, "is not a size"),
         (["image", "--max-layer-size", "1KB"], 3, "raise --max-layer-size"),
