@@ -48,8 +48,14 @@ def draw(result: Mapping[str, Any], place: Path) -> None:
         raise SystemExit(
             "the plot needs matplotlib: pip install -c constraints.txt -e .[bench]"
         ) from None
-    settings: Any = {"svg.hashsalt": "assembler", "svg.fonttype": "none", "font.family": "sans-serif",
-                "font.size": 10, "axes.spines.top": False, "axes.spines.right": False}  # fmt: skip
+    settings: Any = {
+        "svg.hashsalt": "assembler",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with mpl.rc_context(settings):
         panels = (
             ("seconds, to a compressed image (less is better)", seconds(result["figures"]), "%.1f"),
