@@ -71,6 +71,7 @@ def measure(subject: Subject, rounds: int, uv: Path | None, atom: Path | None) -
     attempt("assembly", lambda: _assembly(subject, rounds))
     attempt("repeated", lambda: _repeated(subject, rounds))
     figures["image_bytes"] = layout_size(subject.work / "cold")
+    figures["bytecode_bytes"] = subject.bytecode()
     if atom:
         attempt("repull", lambda: image_repull.measure(subject, atom))
     else:

@@ -10,6 +10,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import zstandard
+
 from assembler.digest import chunks
 from assembler.image.compression import Codec
 from assembler.image.documents import LAYER_NAME, LAYER_PACKAGES
@@ -69,6 +71,14 @@ class Subject:
                 with tarfile.open(fileobj=pieces, mode="r|") as archive:  # type: ignore[call-overload]
                     archive.extraction_filter = lambda member, _: member
                     archive.extractall(self.work / tree)
+
+    def bytecode(self, tree: str = "tree") -> int:
+        """Return what the image's bytecode has in it, in compressed bytes."""
+        size = 0
+        packer = zstandard.ZstdCompressor(level=3, threads=self.threads).compressobj()
+        for path in sorted((self.work / tree).rglob("*.pyc")):
+            size += len(packer.compress(path.read_bytes()))
+        return size + len(packer.flush())
 
     def tar(self) -> Ran:
         """Pack, compress and hash the image's files with tar, zstd and sha256sum."""

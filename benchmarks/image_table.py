@@ -60,7 +60,7 @@ def rows(result: Mapping[str, Any]) -> tuple[Row, ...]:
     return (
         _cold(figures),
         *(_dockerfile(figures, kind, way) for kind in ("BuildKit", "buildah") for way in FASTER),
-        *(_size(figures, way) for way in FASTER),
+        *_sizes(figures),
         *_repeated(figures),
         _memory(figures),
         _repull(figures),
@@ -94,8 +94,19 @@ def _dockerfile(figures: Mapping[str, Any], kind: str, way: str) -> Row:
     return Row(name, f"≥ {least:.0f}", reached, ratio, ratio >= least)
 
 
-def _size(figures: Mapping[str, Any], way: str) -> Row:
-    name, target = f"compressed size, to the smallest Dockerfile image with {way}", "≤ 0.85"
+def _sizes(figures: Mapping[str, Any]) -> tuple[Row, ...]:
+    """As pip compiles, so do we; uv does not, so the like of its image is ours without bytecode."""
+    whole, bytecode = figures["image_bytes"], figures["bytecode_bytes"]
+    return (
+        _size(figures, "compressed size, to the Dockerfile's with pip", "pip", whole),
+        _size(figures, "compressed size, to the Dockerfile's with uv (no bytecode)", "uv", whole),
+        _size(figures, "the same, less our bytecode", "uv", whole - bytecode),
+    )
+
+
+def _size(figures: Mapping[str, Any], name: str, way: str, ours: int) -> Row:
+    """Compare with the smaller of the images that were made in this way."""
+    target = "≤ 0.85"
     sizes = [
         figures[kind][way]["bytes"]
         for kind in ("BuildKit", "buildah")
@@ -103,9 +114,8 @@ def _size(figures: Mapping[str, Any], way: str) -> Row:
     ]
     if not sizes:
         return Row(name, target, _why(figures, way, "BuildKit", f"BuildKit-{way}", "buildah"))
-    ratio = figures["image_bytes"] / min(sizes)
-    reached = f"{size(figures['image_bytes'])}, {size(min(sizes))}"
-    return Row(name, target, reached, ratio, ratio <= 0.85)
+    ratio = ours / min(sizes)
+    return Row(name, target, f"{size(ours)}, {size(min(sizes))}", ratio, ratio <= 0.85)
 
 
 def _repeated(figures: Mapping[str, Any]) -> tuple[Row, ...]:
