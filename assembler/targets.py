@@ -80,6 +80,35 @@ def spelled_targets(name: str) -> tuple[str, ...]:
     return (longest,)
 
 
+def family_of(name: str) -> str:
+    """Return the family that a target belongs to: its name without stepping.
+
+    >>> family_of("gfx1101"), family_of("gfx90a")
+    ('gfx11', 'gfx9')
+    """
+    return name[:-2]
+
+
+def owner_of(targets: Iterable[str]) -> str:
+    """Return whose a file for these targets is: the target's, or for several their family's.
+
+    Empty for a file that is for none. ConfigError when the targets are of several families.
+
+    >>> owner_of(["gfx942"]), owner_of(["gfx1200", "gfx1201"])
+    ('gfx942', 'gfx12')
+    """
+    names = tuple(targets)
+    if len(names) <= 1:
+        return "".join(names)
+    families = sorted({family_of(name) for name in names})
+    if len(families) > 1:
+        raise ConfigError(
+            f"a file is for targets of several families ({', '.join(families)})",
+            remedy="give it a rule of its own in the recipe's parts.toml",
+        )
+    return families[0]
+
+
 def build_environment(names: Iterable[str]) -> dict[str, str]:
     """Return the variables that tell every build tool which targets to build for.
 

@@ -14,9 +14,11 @@ from typing import Any
 import yaml
 
 from assembler.errors import ConfigError
-from assembler.targets import check_targets
+from assembler.targets import check_targets, family_of
 
 GFX_AXIS = "gfx_target"
+# Derived from it: the families of the targets, for packages of what a family's members share.
+FAMILY_AXIS = "gfx_family"
 ZIP_KEYS = "zip_keys"
 
 Variants = Mapping[str, tuple[str, ...]]
@@ -73,6 +75,11 @@ class Axes:
                 remedy="add the list of GPU targets to recipes/variants.yaml",
             )
         return check_targets(self.values[GFX_AXIS])
+
+    @property
+    def gfx_families(self) -> tuple[str, ...]:
+        """The families of the GPU targets, each once."""
+        return tuple(dict.fromkeys(map(family_of, self.gfx_targets)))
 
 
 def _read(file: Path) -> dict[str, Any]:

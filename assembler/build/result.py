@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from assembler.build.plan import BuildPlan
+from assembler.targets import family_of
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ class BuildResult:
     def unasked(self) -> dict[str, int]:
         """Bytes of device files by target, of targets that nobody asked for: in no package."""
         found: dict[str, int] = {}
+        asked = {*self.gfx_targets, *map(family_of, self.gfx_targets)}
         for part in (part for item in self.built for part in item.parts):
-            if part["target"] not in self.gfx_targets:
+            if part["target"] not in asked:
                 found[part["target"]] = found.get(part["target"], 0) + part["bytes"]
         return found
 

@@ -28,7 +28,7 @@ from assembler.sources.entries import recipe_folder, recipe_name
 from assembler.sources.fetch import PINS_FILE, read_fetched, variant_key
 from assembler.sources.pins import Pin, Unpinned, Wheel, read_pins, source_folder
 from assembler.stack import Profile
-from assembler.variants import GFX_AXIS, Axes, read_axes
+from assembler.variants import FAMILY_AXIS, GFX_AXIS, Axes, read_axes
 from assembler.workspace import Workspace
 
 # What reading a package that is not whole may raise; RuntimeError when it lacks a component.
@@ -210,7 +210,7 @@ def _axes(workspace: Workspace, profile: Profile, pins: Mapping[str, tuple[Pin, 
             )
         if version:
             own[key] = (version,)
-    return axes.override(own | {GFX_AXIS: axes.gfx_targets})
+    return axes.override(own | {GFX_AXIS: axes.gfx_targets, FAMILY_AXIS: axes.gfx_families})
 
 
 def read_recipes(workspace: Workspace, profile: Profile) -> StackRecipes:

@@ -1,8 +1,10 @@
 """Check that a device package holds code for its own GPU target and for no other.
 
-    python device.py --gfx … [--modules 'aiter/jit/*.so' --into lib/aiter/…]
+    python device.py --gfx … [--may-be-none] [--modules 'aiter/jit/*.so' --into lib/aiter/…]
+    python device.py --family …                         what a family's members share
 
-Reads every file that the build laid under ``$PREFIX``: no GPU is needed. With ``--modules`` the
+Reads every file that the build laid under ``$PREFIX``: no GPU is needed. A package that holds none
+is an error unless ``--may-be-none`` or a family says that this can be. With ``--modules`` the
 files of the wheel in ``dist/`` that fit the pattern are laid into a folder of their own first, so
 that packages for several targets install side by side.
 """
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from assembler.targets import family_of
 from assembler.verify.gfx import CodeObject, inventory
 
 
@@ -50,13 +53,24 @@ def new_files(prefix: Path) -> Iterator[Path]:
                 yield here / name
 
 
+def belongs(processor: str, target: str | None, family: str | None) -> bool:
+    """Tell whether code for a processor may be in the package of a target, or of a family."""
+    if target is not None:
+        return processor == target
+    return family_of(processor) == family or processor.startswith(f"{family}-")
+
+
 def main() -> None:
     """Run the check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gfx", required=True)
+    parser.add_argument("--gfx", help="the only target")
+    parser.add_argument("--family", help="its members, or the family's own code")
+    parser.add_argument("--may-be-none", action="store_true", help="upstream may have nothing")
     parser.add_argument("--modules", help="pattern of the wheel's compiled modules")
     parser.add_argument("--into", help="folder below the prefix")
     options = parser.parse_args()
+    if (options.gfx is None) == (options.family is None):
+        parser.error("give --gfx or --family")
     prefix = Path(os.environ["PREFIX"])
     if options.modules and options.into:
         lay_modules(options.modules, prefix / options.into)
@@ -66,11 +80,13 @@ def main() -> None:
             if not isinstance(item, CodeObject):
                 sys.exit(f"device.py: {item}")
             found[item.processor] = found.get(item.processor, 0) + 1
-            if item.processor != options.gfx:
-                sys.exit(f"device.py: {file} is for {item.processor}, not for {options.gfx}")
-    if not found:
+            if not belongs(item.processor, options.gfx, options.family):
+                wanted = options.gfx or options.family
+                sys.exit(f"device.py: {file} is for {item.processor}, not for {wanted}")
+    if not found and options.gfx and not options.may_be_none:
         sys.exit(f"device.py: no code object for {options.gfx} in this package")
-    print(f"device.py: {found[options.gfx]} code objects for {options.gfx}")
+    counts = ", ".join(f"{count} for {name}" for name, count in sorted(found.items()))
+    print(f"device.py: code objects: {counts or 'none'}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python wheel.py --python 3.11                       everything but parts and what is left out
     python wheel.py --python 3.11 --part headers        only the files of that part
-    python wheel.py --python 3.11 --part device --gfx … only that target's files of a device part
+    python wheel.py --python 3.11 --part device --gfx … only that target's files of a device part,
+                                                        or those that the members of a family share
     python wheel.py --python 3.12 --wheel 'dist/*.whl'  another wheel than ``*.whl``
 
 A recipe's ``parts.toml`` names the files that go to a package of their own (``[[part]]``) and those
@@ -38,7 +39,8 @@ from installer.records import RecordEntry
 from installer.sources import WheelContentElement, WheelFile
 from installer.utils import Scheme
 
-from assembler.targets import spelled_targets
+from assembler.errors import ConfigError
+from assembler.targets import family_of, owner_of, spelled_targets
 from assembler.verify.gfx.flags import decode_flags
 
 ELF_HEADER = 64  # bytes
@@ -84,7 +86,7 @@ class Rule:
         """Return the targets that a file of this rule is for; None for a file that is not here.
 
         Files of rules without targets are for none. A file named after a family of targets is for
-        each of its members.
+        each of its members; it belongs to the family.
         """
         for expression in self.expressions:
             if match := expression.fullmatch(path):
@@ -109,6 +111,7 @@ class Selection:
     part: Rule | None
     gfx: str | None
     folders: dict[str, str]
+    alone: bool = False
     dropped: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     parted: dict[tuple[str, str], list[int]] = field(
         default_factory=lambda: defaultdict(lambda: [0, 0])
@@ -118,13 +121,15 @@ class Selection:
         """Say whether the package being built holds ``path``."""
         if self.part is not None:
             targets = self.part.targets(path, self.folders)
-            return targets is not None and (self.gfx is None or self.gfx in targets)
+            return targets is not None and (
+                self.gfx is None or self.gfx == self.owner(path, targets)
+            )
         for part in self.parts:
             targets = part.targets(path, self.folders)
             if targets is not None:
-                for target in targets:
-                    self.parted[part.name, target][0] += 1
-                    self.parted[part.name, target][1] += size
+                if owner := self.owner(path, targets):
+                    self.parted[part.name, owner][0] += 1
+                    self.parted[part.name, owner][1] += size
                 return False
         for rule in self.leave_out:
             if rule.targets(path, self.folders) is not None:
@@ -132,6 +137,19 @@ class Selection:
                 self.dropped[rule.name][1] += size
                 return False
         return True
+
+    def owner(self, path: str, targets: tuple[str, ...]) -> str:
+        """Return the target or family whose package holds a file, or nothing.
+
+        Ends the build when the package being built would need a family's package, and has none.
+        """
+        try:
+            owner = owner_of(targets)
+        except ConfigError as error:
+            sys.exit(f"wheel.py: {path}: {error}")
+        if self.alone and self.gfx is not None and owner == family_of(self.gfx):
+            sys.exit(f"wheel.py: {path} is for all of {owner}, which has no package of its own")
+        return owner
 
 
 class Destination(SchemeDictionaryDestination):
@@ -254,7 +272,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", required=True, help="minor version, e.g. 3.11")
     parser.add_argument("--part", help="name of a [[part]] of parts.toml")
-    parser.add_argument("--gfx", help="target of a device part")
+    parser.add_argument("--gfx", help="target or family of a device part")
+    parser.add_argument("--alone", action="store_true", help="the target's family has no package")
     parser.add_argument("--noarch", action="store_true", help="the package is noarch: python")
     parser.add_argument("--wheel", default="*.whl", help="pattern of the wheel's file name")
     options = parser.parse_args()
@@ -269,7 +288,12 @@ def main() -> None:
     with WheelFile.open(the_wheel(Path.cwd(), options.wheel)) as opened:
         wheel = SelectedWheel(opened._zipfile)
         selection = Selection(
-            parts, leave_out, chosen, options.gfx, folder_targets(wheel, (*parts, *leave_out))
+            parts,
+            leave_out,
+            chosen,
+            options.gfx,
+            folder_targets(wheel, (*parts, *leave_out)),
+            options.alone,
         )
         wheel.selection = selection
         copy_licenses(wheel, Path.cwd() / "licenses")

@@ -48,6 +48,8 @@ FORGE = {
     "safetensors": "0.6", "setproctitle": "1.3", "uvloop": "0.22", "transformers": "5.2.0",
     "pyzmq": "27.0", "fastapi": "0.136.0",
 }  # fmt: skip
+# What tests of packages import.
+MODULES = {"einops": "einops", "msgpack-python": "msgpack", "quart": "quart"}
 PYTHON = """#!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
 PYTHONPATH="$here/../lib/python3.12/site-packages" exec {python} "$@"
@@ -86,6 +88,10 @@ def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         where.mkdir(parents=True)
         (where / "stand-in").write_text(f"{name} {version}\n")
         build_string, depends = "0", []
+        if name in MODULES:
+            module = files / "lib" / "python3.12" / "site-packages" / MODULES[name]
+            module.mkdir(parents=True)
+            (module / "__init__.py").touch()
         if name == "python":
             script = files / "bin" / "python3.12"
             script.parent.mkdir()

@@ -17,8 +17,13 @@ from pathlib import Path
 
 from tests.unit.gfx.gfxmake import kpack
 
-# What fat wheels are built for: the stack's targets, one that the tests add, one nobody asks for.
-FAT = ("gfx942", "gfx950", "gfx1201", "gfx90a")
+# What fat wheels are built for: the stack's targets, two of a family that the tests add, one that
+# nobody asks for.
+FAT = ("gfx942", "gfx950", "gfx1200", "gfx1201", "gfx90a")
+# AITER's repository has code objects for CDNA alone.
+CDNA = ("gfx942", "gfx950", "gfx90a")
+# What AOTriton's images for a family are called, and for which of its members they are compiled.
+FAMILY, FAMILY_TARGET = "gfx120x", "gfx1201"
 FILE_TIME = (2025, 1, 1, 0, 0, 0)
 
 
@@ -79,17 +84,81 @@ def wheel(
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             record += f"{path},sha256={digest},{len(data)}\n"
             entry = zipfile.ZipInfo(path, FILE_TIME)
-            entry.external_attr = (0o755 if data[:4] == b"\x7fELF" else 0o644) << 16
+            program = data[:4] == b"\x7fELF" or data[:2] == b"#!"
+            entry.external_attr = (0o100755 if program else 0o100644) << 16
             archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         archive.writestr(zipfile.ZipInfo(f"{info}/RECORD", FILE_TIME), f"{record}{info}/RECORD,,\n")
     return Artefact(name, version, f"{stem}-{tag}.whl", stream.getvalue())
 
 
+TORCH_INIT = "from torch import cuda, version\nfrom torch.version import __version__\n"
+TORCH_CUDA = """
+def is_available():
+    return False
+"""
+
+
+def torch_modules(version: str, rocm: str) -> dict[str, bytes | str]:
+    """PyTorch as far as tests of packages look at it, on a machine without a GPU."""
+    return {
+        "torch/__init__.py": TORCH_INIT,
+        "torch/version.py": f"__version__ = {version!r}\nhip = {rocm!r}\ncuda = None\n",
+        "torch/cuda.py": TORCH_CUDA,
+    }
+
+
+TRITON_INIT = """
+import os
+from types import SimpleNamespace
+
+__version__ = "3.8.0"
+
+
+def jit(function):
+    return function
+
+
+def compile(source, target):
+    folder = os.path.join(os.path.dirname(__file__), "backends", "amd", "made")
+    with open(os.path.join(folder, target.arch), "rb") as file:
+        return SimpleNamespace(asm={"hsaco": file.read()})
+"""
+TRITON_TARGET = """
+from typing import NamedTuple
+
+
+class GPUTarget(NamedTuple):
+    backend: str
+    arch: str
+    warp_size: int
+"""
+TRITON_SOURCE = """
+class ASTSource:
+    def __init__(self, function, signature, constexprs):
+        assert set(constexprs) < set(signature)
+"""
+
+
+def triton_modules(code: Code) -> dict[str, bytes | str]:
+    """Triton with a compiler that knows one program, which clang compiled before."""
+    return {
+        "triton/__init__.py": TRITON_INIT,
+        "triton/language/__init__.py": "class constexpr: pass\n",
+        "triton/compiler/__init__.py": TRITON_SOURCE,
+        "triton/backends/__init__.py": "",
+        "triton/backends/compiler.py": TRITON_TARGET,
+        "triton/backends/amd/__init__.py": "",
+        "triton/backends/amd/compiler.py": "",
+        "triton/backends/amd/driver.py": "",
+        "triton/_C/libtriton.so": code.host + b"__CLANG_OFFLOAD_BUNDLE__",
+        **{f"triton/backends/amd/made/{name}": data for name, data in code.objects.items()},
+    }
+
+
 def fat_torch(code: Code, version: str, tag: str) -> Artefact:
     """PyTorch for ROCm 7.2: all in one wheel, files of single targets spelled as upstream."""
     files: dict[str, bytes | str] = {
-        "torch/__init__.py": "from torch.version import __version__\n",
-        "torch/version.py": f"__version__ = {version!r}\nhip = '7.2'\n",
+        **torch_modules(version, "7.2"),
         "torch/lib/libtorch_hip.so": code.library,
         "torch/lib/libamdhip64.so": code.host,
         "torch/lib/libhsa-runtime64.so": code.host,
@@ -97,6 +166,7 @@ def fat_torch(code: Code, version: str, tag: str) -> Artefact:
         "torch/lib/hipblaslt/library/hipblasltExtOpLibrary.dat": "stand-in\n",
         "torch/share/miopen/db/miopen.db": "stand-in\n",
         "torch/include/torch/torch.h": "#pragma once\n",
+        f"torch/lib/aotriton.images/amd-{FAMILY}/flash/attn_fwd.hsaco": code.objects[FAMILY_TARGET],
         "torch/bin/protoc": code.host,
         "torch/test/test_api.py": "",
         "torch/lib/libonnx.a": "!<arch>\n",
@@ -126,19 +196,18 @@ def rocm72(code: Code) -> list[Artefact]:
             "torchvision",
             "0.29.0+rocm7.2",
             tag,
-            {"torchvision/__init__.py": "", "torchvision/_C.so": code.library},
+            {
+                "torchvision/__init__.py": "",
+                "torchvision/ops/__init__.py": "",
+                "torchvision/_C.so": code.library,
+            },
         ),
         wheel("torchaudio", "2.11.0+rocm7.2", tag, {"torchaudio/__init__.py": ""}),
         wheel(
             "triton-rocm",
             "3.8.0",
             "cp312-cp312-linux_x86_64",
-            {
-                "triton/__init__.py": "",
-                "triton/_C/libtriton.so": code.host + b"__CLANG_OFFLOAD_BUNDLE__",
-                "triton/backends/nvidia/bin/ptxas": code.host,
-                "triton/backends/amd/compiler.py": "",
-            },
+            {**triton_modules(code), "triton/backends/nvidia/bin/ptxas": code.host},
         ),
         *both(code),
     ]
@@ -151,7 +220,11 @@ def both(code: Code) -> list[Artefact]:
             "flydsl",
             "0.3.1",
             "cp312-cp312-manylinux_2_27_x86_64",
-            {"flydsl/__init__.py": "", "flydsl/lib/libfly_jit_runtime.so": code.host},
+            {
+                "flydsl/__init__.py": "",
+                "flydsl/compiler/__init__.py": "import torch\n",
+                "flydsl/lib/libfly_jit_runtime.so": code.host,
+            },
         ),
         wheel(
             "amd-mori",
@@ -177,15 +250,25 @@ def rocm10(code: Code, targets: tuple[str, ...]) -> list[Artefact]:
             f"2.11.0+{local}",
             tag,
             {
-                "torch/__init__.py": "",
+                **torch_modules(f"2.11.0+{local}", "10.0"),
                 "torch/_rocm_init.py": "import rocm_sdk\n",
                 "torch/lib/libtorch_hip.so": code.host,
+                "torch/include/torch/torch.h": "#pragma once\n",
             },
             requires=("rocm[libraries]==10.0.0",),
         ),
-        wheel("torchvision", f"0.26.0+{local}", tag, {"torchvision/__init__.py": ""}),
+        wheel(
+            "torchvision",
+            f"0.26.0+{local}",
+            tag,
+            {
+                "torchvision/__init__.py": "",
+                "torchvision/ops/__init__.py": "",
+                "torchvision/_C.so": code.host,
+            },
+        ),
         wheel("torchaudio", "2.11.0", tag, {"torchaudio/__init__.py": ""}),
-        wheel("triton", f"3.8.0+git4cff872c.{local}", tag, {"triton/__init__.py": ""}),
+        wheel("triton", f"3.8.0+git4cff872c.{local}", tag, triton_modules(code)),
         wheel(
             "rocm-sdk-core",
             "10.0.0",
@@ -193,7 +276,7 @@ def rocm10(code: Code, targets: tuple[str, ...]) -> list[Artefact]:
             {
                 "_rocm_sdk_core/__init__.py": "",
                 "_rocm_sdk_core/lib/libamdhip64.so.7": code.host,
-                "_rocm_sdk_core/lib/llvm/bin/clang": code.host,
+                "_rocm_sdk_core/lib/llvm/bin/clang": '#!/bin/sh\nexec clang-22 "$@"\n',
             },
         ),
         wheel(
@@ -240,13 +323,23 @@ def rocm10(code: Code, targets: tuple[str, ...]) -> list[Artefact]:
     return found
 
 
+SDK_MAIN = """
+import sys
+
+
+def main():
+    assert sys.argv[1:] == ["version"], sys.argv
+    print("10.0.0")
+"""
+
+
 def rocm_sdist() -> Artefact:
     """ROCm's source distribution, which holds the module rocm_sdk."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as tar:
         for path, text in (
             ("src/rocm_sdk/__init__.py", ""),
-            ("src/rocm_sdk/__main__.py", "def main(): pass\n"),
+            ("src/rocm_sdk/__main__.py", SDK_MAIN),
             ("LICENSE", "stand-in\n"),
         ):
             entry = tarfile.TarInfo(f"rocm-10.0.0/{path}")
@@ -256,11 +349,24 @@ def rocm_sdist() -> Artefact:
 
 
 AITER_SETUP = """
-import os, shutil
+import os, shutil, subprocess
 from setuptools import Distribution, setup
-from importlib.metadata import PackageNotFoundError, version
 
-assert os.environ["AITER_USE_SYSTEM_TRITON"] == "1", "would install a Triton of its own"
+this_dir = os.getcwd()
+
+
+def _is_triton_installed():
+    return None
+
+
+def _run_install_triton():
+    print("[aiter] Installing triton via .github/scripts/install_triton.sh")
+    install_triton = os.path.join(this_dir, ".github", "scripts", "install_triton.sh")
+    subprocess.check_call(["bash", install_triton])
+
+
+AITER_USE_SYSTEM_TRITON = int(os.environ.get("AITER_USE_SYSTEM_TRITON", "0"))
+_run_install_triton()
 assert os.environ["ENABLE_CK"] == "0"
 root = os.environ["ROCM_HOME"]
 with open(os.path.join(root, ".info", "version")) as file:
@@ -285,6 +391,14 @@ setup(
     packages=["aiter", "aiter_meta"], package_data={"": ["**/*"]}, include_package_data=False,
     distclass=Platform,
 )
+"""
+
+
+AITER_INIT = """
+import os
+
+if os.environ.get("AITER_TRITON_ONLY") != "1":
+    raise RuntimeError("Get GPU arch from rocminfo failed")
 """
 
 
@@ -320,14 +434,17 @@ def git_tree(folder: Path, files: Mapping[str, bytes | str], tag: str) -> Path:
     return folder
 
 
-def aiter_tree(folder: Path, code: Code, patch: str, targets: tuple[str, ...] = FAT) -> Path:
+def aiter_tree(folder: Path, code: Code, patch: str, targets: tuple[str, ...] = CDNA) -> Path:
     """AITER's repository: code objects of every target, whatever GPU_ARCHS says."""
     files: dict[str, bytes | str] = {
         "setup.py": AITER_SETUP,
         "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n'
         'build-backend = "setuptools.build_meta"\n',
         "LICENSE": "stand-in\n",
-        "aiter/__init__.py": "",
+        "aiter/__init__.py": AITER_INIT,
+        "aiter/ops/__init__.py": "",
+        "aiter/ops/triton/__init__.py": "import triton\n",
+        ".github/scripts/install_triton.sh": "exit 1\n",
         "aiter/jit/core.py": core_py(patch),
         "aiter/configs/a8w8_tuned_gemm.csv": "cu_num,M\n",
         "csrc/kernels/x.cu": "// stand-in\n",
@@ -353,7 +470,16 @@ name = "atom"
 version = "0.1.5"
 dependencies = ["transformers==5.2.0", "zmq", "fastapi>=0.115,<0.137"]
 [tool.setuptools]
-packages = ["atom"]
+packages = ["atom", "atom.examples", "atom.entrypoints"]
 """
-    files = {"pyproject.toml": pyproject, "atom/__init__.py": "", "LICENSE": "stand-in\n"}
+    files = {
+        "pyproject.toml": pyproject,
+        "LICENSE": "stand-in\n",
+        "atom/__init__.py": "",
+        "atom/config.py": "import torch\n",
+        "atom/examples/__init__.py": "",
+        "atom/examples/simple_inference.py": "",
+        "atom/entrypoints/__init__.py": "",
+        "atom/entrypoints/openai_server.py": "",
+    }
     return git_tree(folder, files, "v0.1.5")

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import zstandard
+from packaging.version import Version
 
 from assembler.build.normal import read_stamp
+from assembler.build.trials import virtual_packages
 from assembler.channel.index import check, read_records
 from assembler.verify.gfx import CodeObject, inventory
 from assembler.workspace import Workspace
@@ -42,7 +44,7 @@ def built(make_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Wo
     result = run(workspace, "build", "--offline", "-j", "2")
     assert len(result["built"]) == 19
     # what fat wheels bring for targets that nobody asked for
-    assert set(result["unasked_targets"]) == set(FAT) - set(TARGETS)
+    assert set(result["unasked_targets"]) == {*FAT, "gfx12"} - set(TARGETS)
     assert all(size > 0 for size in result["unasked_targets"].values())
     return workspace
 
@@ -150,7 +152,7 @@ def test_what_was_left_out_is_told_with_its_rule(built: Workspace) -> None:
         entry["target"]: entry["files"] for entry in stamp["parts"] if entry["part"] == "device"
     }
     # what nobody asked for is counted too: it is in no package
-    assert parted == dict.fromkeys(FAT, 7)
+    assert parted == {**dict.fromkeys(FAT, 7), "gfx12": 1}
     mori = read_stamp(package(built, "amd-mori"))
     assert [entry["rule"] for entry in mori["left_out"]] == ["umbp-servers"]
 
@@ -205,6 +207,27 @@ def test_images_for_one_target_the_other_and_both_share_their_host_layers(
     host = set().union(*(layers["all"][digest] for digest in shared))
     assert {"pytorch", "torchvision", "triton", "flydsl", "amd-aiter", "python"} <= host
     assert not [name for name in host if "-device" in name]
+
+
+def test_the_tests_that_the_packages_carry_pass(built: Workspace) -> None:
+    """What they need and this machine has not is told; nothing but that is without a pass."""
+    report = run(built, "test", "-j", "2")
+    trials = {Path(one["path"]).name.rsplit("-", 2)[0]: one for one in report["packages"]}
+    carry = {name for name, trial in trials.items() if trial["tests"]}
+    # the others' contents were checked as they were built, or they have none
+    assert set(trials) - carry == {"amd-aiter-sources", "pytorch-headers", "rocm-release"}
+    assert report["failed"] == report["untested"] == []
+    glibc = Version(virtual_packages()["__glibc"])
+    without = {"amd-mori"} if glibc < Version("2.39") else set()
+    assert {name for name in carry if trials[name]["outcome"] == "not run"} == without
+    for target in TARGETS:
+        device = trials[f"pytorch-device-{target}"]
+        assert (device["passed"], device["not_run"]) == (1, 1)
+        assert device["words"] == [f"this machine has no {target} GPU that PyTorch sees"]
+        assert trials[f"amd-aiter-device-{target}"]["passed"] == 2
+        log = Path(trials[f"amd-aiter-device-{target}"]["log"]).read_text()
+        assert f"2 pieces of code for {target}, and no other" in log
+        assert f"bytes of code for {target}" in log
 
 
 def test_the_lock_names_no_foreign_channel_once_mirrored(locked: Workspace) -> None:

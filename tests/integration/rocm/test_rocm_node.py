@@ -79,6 +79,22 @@ def test_compiled_modules_lie_in_a_folder_of_their_target(built: Workspace) -> N
     assert "amd-aiter ==0.1.20.post1 rocm72_prebuilt_*" in atom_stack.depends
 
 
+def test_the_tests_of_compiled_packages_pass_as_far_as_a_machine_without_gpu_goes(
+    built: Workspace,
+) -> None:
+    done = run_assembler("test", *NODE[:-1], "amd-aiter*", "--json", cwd=built.root)
+    assert done.returncode == 0, done.stderr
+    outcomes = {
+        Path(one["path"]).name.rsplit("-", 2)[0]: (one["outcome"], one["passed"])
+        for one in json.loads(done.stdout)["packages"]
+    }
+    assert outcomes == {
+        "amd-aiter": ("passed", 2),
+        "amd-aiter-sources": ("none", 0),
+        **{f"amd-aiter-device-{target}": ("passed", 2) for target in TARGETS},
+    }
+
+
 def test_the_module_folder_is_named_by_the_gpu_that_runs(built: Workspace) -> None:
     """What an image bakes in, after the prefix was put in."""
     locked = run_assembler("lock", *NODE[:-1], cwd=built.root)

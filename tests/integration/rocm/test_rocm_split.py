@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -125,6 +126,16 @@ def test_pins_are_written_and_the_split_stack_is_built(project: Workspace, code:
     compiler = "lib/python3.12/site-packages/_rocm_sdk_core/lib/llvm/bin/clang"
     assert compiler not in digests(project.channel / records["rocm-sdk-core"].path)
     assert compiler in digests(project.channel / records["rocm-sdk-compiler"].path)
+    tested = run_assembler("test", *NEWER, "--json", "-j", "2", cwd=project.root)
+    assert tested.returncode == 0, tested.stderr
+    report = json.loads(tested.stdout)
+    trials = {Path(one["path"]).name.rsplit("-", 2)[0]: one for one in report["packages"]}
+    for target in TARGETS:
+        for name in ("rocm-sdk-device", "torchvision-device", "amd-aiter-device"):
+            assert trials[f"{name}-{target}"]["outcome"] == "passed", name
+        assert trials[f"pytorch-device-{target}"]["not_run"] == 1
+    for name in ("rocm-sdk", "rocm-sdk-core", "rocm-sdk-compiler", "pytorch", "atom-stack"):
+        assert trials[name]["passed"] == trials[name]["tests"] > 0, name
     solved = run_assembler("lock", *NEWER, cwd=project.root)
     assert solved.returncode == 0, solved.stderr
     assert (project.locks / "rocm-10.0" / "conda-lock.yml").is_file()
