@@ -1,5 +1,5 @@
 """The command line: one thin file per command."""
 
-from assembler.cli.main import main
+from assembler.cli.entry import main
 
 __all__ = ["main"]

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
+from assembler.cli.output import columns, emit
 from assembler.errors import ConfigError, NoSpaceError, VerifyError
 from assembler.progress import choose_progress
 from assembler.verify.gfx import CodeObject, Trouble, inventory, summarise
@@ -52,9 +51,9 @@ def command(paths: tuple[Path, ...], each: bool, kernels: bool, as_json: bool, q
                     remedy="see that it is a readable file or folder",
                 ) from None
     if as_json:
-        click.echo(json.dumps(_as_data(found), indent=2, sort_keys=True))
+        emit(json.dumps(_as_data(found), indent=2, sort_keys=True))
     else:
-        _print(found, each=each or kernels)
+        emit("\n".join(_text(found, each=each or kernels)))
     troubles = [
         _shown(f"{path}: {item.path}, offset {item.offset}: {item.reason}")
         for path, items in found.items()
@@ -88,27 +87,23 @@ def _as_data(found: dict[str, list[CodeObject | Trouble]]) -> dict[str, object]:
     }
 
 
-def _print(found: dict[str, list[CodeObject | Trouble]], *, each: bool) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def _text(found: dict[str, list[CodeObject | Trouble]], *, each: bool) -> Iterator[str]:
     for path, items in found.items():
-        console.print(_shown(path), markup=False)
+        yield _shown(path)
         objects = [item for item in items if isinstance(item, CodeObject)]
         if each:
-            for line in _lines(objects):
-                console.print(_shown(line), markup=False)
+            yield from map(_shown, _lines(objects))
         if not objects:
-            console.print("  no GPU code")
+            yield "  no GPU code"
             continue
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
         sums = summarise(items)
         counted = any(one.kernels is not None for one in sums)
-        for name in ("target", "code objects", "files", "size", *(["kernels"] if counted else [])):
-            table.add_column(name, justify="left" if name == "target" else "right")
+        rows = [("target", "code objects", "files", "size", *(["kernels"] if counted else []))]
         for one in sums:
             count = "?" if one.kernels is None else str(one.kernels)
-            row = (str(one.objects), str(one.files), decimal(one.size), *([count] * counted))
-            table.add_row(one.target, *row)
-        console.print(table)
+            facts = (str(one.objects), str(one.files), decimal(one.size))
+            rows.append((one.target, *facts, *([count] if counted else [])))
+        yield from (f"  {line}" for line in columns(rows))
 
 
 def _shown(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from assembler.cli.options import Session, common
+from assembler.cli.output import emit
 from assembler.errors import ConfigError
 from assembler.lock.check import Check, Verdict, check_lock
 from assembler.lock.diff import compare, markdown, table
@@ -136,6 +137,6 @@ def diff(old: Path, new: Path, as_json: bool, as_markdown: bool) -> None:
         raise ConfigError("--json and --markdown exclude each other", remedy="give one of them")
     difference = compare(read_lock(old), read_lock(new))
     if as_json:
-        click.echo(json.dumps(difference.as_dict(), indent=2, sort_keys=True))
+        emit(json.dumps(difference.as_dict(), indent=2, sort_keys=True))
     else:
-        click.echo(markdown(difference) if as_markdown else table(difference))
+        emit(markdown(difference) if as_markdown else table(difference))

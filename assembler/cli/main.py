@@ -6,7 +6,6 @@ import errno
 import importlib
 import json
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import NoReturn
 import click
 
 from assembler import __version__
+from assembler.cli.entry import INTERRUPTED, REMEDY, SAW, SENTENCE, raise_from_now_on
 from assembler.errors import AccessError, AssemblerError, NoSpaceError
 
-INTERRUPTED = 130
+COMPLETION = "_ASSEMBLER_COMPLETE"  # set by the shell's completion script, as click defines it
 
 # name -> (module, help shown in the list); modules load only when their command is called.
 COMMANDS: dict[str, str] = {
@@ -54,6 +54,7 @@ class Commands(click.Group):
             return None
         module = importlib.import_module(f"assembler.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
+        raise_from_now_on()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -91,16 +92,31 @@ def _from_os(error: OSError) -> AssemblerError:
     )
 
 
+def _invoke(arguments: list[str]) -> int:
+    if COMPLETION in os.environ:
+        cli.main(arguments, prog_name="assembler")
+    try:
+        # Not click's own main: it takes interrupts and broken pipes for itself.
+        with cli.make_context("assembler", list(arguments)) as context:
+            result = cli.invoke(context)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    return result if isinstance(result, int) else 0
+
+
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     as_json = "--json" in arguments
     try:
-        result = cli.main(arguments, prog_name="assembler", standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        return _invoke(arguments)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        words = "interrupted; what was finished stays, nothing is half-written"
-        facts: dict[str, object] = {"kind": "interrupted", "exit_code": INTERRUPTED, "saw": words}
-        _tell(facts, f"{words}.", as_json=as_json)
+        facts: dict[str, object] = {
+            "kind": "interrupted",
+            "exit_code": INTERRUPTED,
+            "saw": SAW,
+            "remedy": REMEDY,
+        }
+        _tell(facts, SENTENCE, as_json=as_json)
         return INTERRUPTED
     except click.ClickException as error:
         error.show()
@@ -147,15 +163,10 @@ def _open_streams() -> None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
 
 
-def _stop(_signum: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def main() -> NoReturn:
-    """Entry point of the console script."""
+    """Run the process's own command line and end it; ``entry`` calls it."""
     _open_streams()
     try:
-        signal.signal(signal.SIGTERM, _stop)
         code = run(sys.argv[1:])
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 1

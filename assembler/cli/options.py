@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from assembler.cli.output import emit
 from assembler.progress import Progress, choose_progress
 from assembler.stack import Profile
 from assembler.workspace import Workspace
@@ -29,9 +30,9 @@ class Session:
     def show(self, data: dict[str, Any], text: str) -> None:
         """Print the result on stdout: the object with ``--json``, else the words."""
         if self.as_json:
-            click.echo(json.dumps(data, indent=2, sort_keys=True))
+            emit(json.dumps(data, indent=2, sort_keys=True))
         elif text:
-            click.echo(text)
+            emit(text)
 
 
 def another_image(session: Session) -> str:

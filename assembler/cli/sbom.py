@@ -10,6 +10,7 @@ import click
 
 from assembler.cli.load import layout_of
 from assembler.cli.options import Session, common
+from assembler.cli.output import emit
 from assembler.image.layout import Layout
 from assembler.image.reproduction import Recipe, find_entry, needed_gfx
 from assembler.image.selection import narrow
@@ -90,7 +91,7 @@ def command(
     else:
         data = FORMATS[form][2](inventory, subject)
     if str(output) == "-":
-        click.echo(data, nl=False)
+        emit(data, nl=False)
     else:
         output.write_bytes(data)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from assembler.cli.options import Session, another_image, common
+from assembler.cli.output import emit
 from assembler.errors import VerifyError
 from assembler.verify import formats
 from assembler.verify.sandbox import NAMES
@@ -77,5 +78,5 @@ def command(
         session.show({"file": why, "lines": lines.splitlines()}, lines)
         return 0
     report = verify(request, session.progress)
-    click.echo(formats.render(report, style or ("json" if session.as_json else "text")))
+    emit(formats.render(report, style or ("json" if session.as_json else "text")))
     return exit_code(report)

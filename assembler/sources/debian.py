@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from assembler.errors import MissingToolError, SourceUnavailableError
 from assembler.sources.apt_sources import AptSource, for_suite, read_machine
 from assembler.sources.pins import Pin
@@ -150,6 +148,8 @@ class DebianArchive:
         """Get the suite's package lists; SourceUnavailableError when the mirror gives none."""
         if self._updated:
             return
+        from filelock import FileLock  # takes as long as all else that this module imports
+
         self._command("apt-get")
         self._folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self._folder / "lock"):

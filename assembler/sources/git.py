@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from posixpath import normpath
 
-from filelock import FileLock
 from packaging.version import InvalidVersion, Version
 
 from assembler.digest import sha256_bytes
@@ -225,6 +224,8 @@ def fetched(root: Path, url: str, commit: str, *, history: bool = False) -> Repo
     With ``history`` its ancestors and the tags come too where the repository gives them, as version
     numbers need them. Raises SourceUnavailableError when the commit cannot be had.
     """
+    from filelock import FileLock
+
     folder = root / f"{sha256_bytes(url.encode())[:16]}.git"
     repository = Repository(folder)
     if not shutil.which("git"):

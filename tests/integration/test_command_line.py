@@ -41,6 +41,8 @@ def shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ("$A build --list 2>&-", 0),
         ("$A lock --json >/dev/full", 12),
         ("set -o pipefail; $A build --list -v | head -n 1 >/dev/null", 0),
+        ("set -o pipefail; $A build 2>&1 >/dev/null | true", 0),
+        ("$A build 2>/dev/full", 0),
     ],
 )
 def test_closed_and_full_streams(made: Workspace, line: str, code: int) -> None:

@@ -3,6 +3,8 @@ import gzip
 import io
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -123,3 +125,37 @@ def test_a_malformed_layout_is_one_sentence(
     assert run(["gfx", "-q", str(tmp_path)]) == VerifyError.exit_code
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("assembler: ")
+
+
+@pytest.mark.parametrize(("damaged", "code"), [(False, 0), (True, VerifyError.exit_code)])
+@pytest.mark.parametrize("form", ["--list", "--json"])
+def test_a_reader_who_goes_away_changes_no_exit_code(
+    tmp_path: Path, form: str, damaged: bool, code: int
+) -> None:
+    """More than a pipe holds, and nobody reads it."""
+    for number in range(800):
+        (tmp_path / f"{number}{'x' * 100}.co").write_bytes(make.elf())
+    if damaged:
+        (tmp_path / "damaged.co").write_bytes(make.elf()[:99])
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "assembler", "gfx", "-q", form, str(tmp_path)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
+def test_a_narrow_terminal_cuts_no_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    (tmp_path / "b.co").write_bytes(make.elf(0x73F))
+    assert run(["gfx", "-q", str(tmp_path)]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "gfx90a:xnack+" in line]
+    assert row.split()[:3] == ["gfx90a:xnack+", "1", "1"]
