@@ -168,10 +168,11 @@ class Buildah:
 
     def close(self) -> None:
         """Give the storage back."""
-        subprocess.run(
-            [*self.storage, "rmi", "--all", "--force"], capture_output=True, check=False,
-            env={**os.environ, **self.env},
-        )  # fmt: skip
+        for command in (["rm", "--all"], ["rmi", "--all", "--force"]):
+            subprocess.run(
+                [*self.storage, *command], capture_output=True, check=False,
+                env={**os.environ, **self.env},
+            )  # fmt: skip
 
 
 class BuildKit:
@@ -228,7 +229,9 @@ BUILDERS: tuple[type[BuildKit] | type[Buildah], ...] = (BuildKit, Buildah)
 def opened(kind: type[BuildKit] | type[Buildah], kitchen: Kitchen) -> Iterator[Builder]:
     """Start a builder in a folder of its own and end it; BenchmarkError says why there is none."""
     # A short path: buildah takes no run root over 50 characters.
-    with tempfile.TemporaryDirectory(prefix="ib-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="ib-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
         builder = kind(kitchen, Path(folder))
         try:
             builder.warm_up()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+GRACE = 10  # seconds
 
 
 class BenchmarkError(Exception):
@@ -54,7 +55,7 @@ class Clock:
 def run(command: Sequence[str | Path], clock: Clock, env: Mapping[str, str] | None = None) -> Ran:
     """Run a program in the checkout; BenchmarkError when it fails or takes too long."""
     words = [str(part) for part in command]
-    overdue = threading.Event()
+    overdue, gone = threading.Event(), threading.Event()
     with tempfile.TemporaryFile() as said:
         started = time.monotonic()
         process = subprocess.Popen(
@@ -64,8 +65,11 @@ def run(command: Sequence[str | Path], clock: Clock, env: Mapping[str, str] | No
 
         def end() -> None:
             overdue.set()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            # Builders end what they started when they are asked to; nobody asks twice.
+            for number, grace in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 0)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                    gone.wait(grace)
 
         timer = threading.Timer(max(clock.left, 1), end)
         timer.start()
@@ -77,6 +81,7 @@ def run(command: Sequence[str | Path], clock: Clock, env: Mapping[str, str] | No
             process.wait()
             raise
         finally:
+            gone.set()
             timer.cancel()
         seconds = time.monotonic() - started
         process.returncode = os.waitstatus_to_exitcode(status)
