@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +18,9 @@ from assembler.build.keys import folder_digests
 from assembler.build.result import BuildResult
 from assembler.digest import digest_of
 from assembler.errors import LockError, VerifyError
-from assembler.image.assemble import assemble
-from assembler.image.request import ImageResult
+from assembler.image.assemble import assemble, is_present
+from assembler.image.candidate import beside, failed_path, in_place, sweep
+from assembler.image.request import ImageResult, Request
 from assembler.lock.check import Verdict, check_lock
 from assembler.lock.files import read_lock
 from assembler.lock.make import ALL_TARGETS, Locked, locked_gfx, update_lock, wants
@@ -76,6 +78,7 @@ class Wishes:
     gfx: tuple[str, ...] = ()
     given: Mapping[str, Given] = field(default_factory=dict)
     sandbox: str | None = None
+    keep_failed: bool = False
 
 
 class Pipeline:
@@ -114,8 +117,10 @@ class Pipeline:
             self._progress.say(
                 f"the lock asks for {' '.join(lock.gfx_targets)} alone; --gfx all takes them all"
             )
-        self.outcome.image = self._stage("image", lambda: self._image(lock), _image_words)
-        self._stage("verify", self._verify, lambda words: words)
+        with ExitStack() as stack:
+            image = self._stage("image", lambda: self._image(lock, stack), _image_words)
+            self._stage("verify", lambda: self._verify(image), lambda words: words)
+        self.outcome.image = in_place(image, self._place)
         return self.outcome
 
     def _fetch(self) -> FetchResult:
@@ -185,22 +190,35 @@ class Pipeline:
             self._workspace, self._profile, self._progress, gfx=self._wishes.gfx or None
         )
 
-    def _image(self, lock: Lock) -> ImageResult:
-        return assemble(
-            lock,
-            self._workspace.channel,
-            self._profile.image,
-            self._workspace.image_layout(self._profile),
-            self._store,
-            self._workspace.build / "cache",
-            self._progress,
-        )
+    @property
+    def _place(self) -> Path:
+        return self._workspace.image_layout(self._profile)
 
-    def _verify(self) -> tuple[str, bool]:
+    def _image(self, lock: Lock, stack: ExitStack) -> ImageResult:
+        """Return the image at its place when it is the lock's; else one that was made beside it.
+
+        That one takes the place when ``stack`` is left without an error.
+        """
+        cache = self._workspace.build / "cache"
+        settings = self._profile.image
+
+        def make(layout: Path) -> ImageResult:
+            return assemble(
+                lock, self._workspace.channel, settings, layout, self._store, cache, self._progress
+            )
+
+        if is_present((Request(lock),), settings, self._place, cache):
+            sweep(self._place, self._progress)
+            return make(self._place)
+        keep = self._wishes.keep_failed
+        candidate = beside(self._place, cache, self._progress, make, keep_failed=keep)
+        return stack.enter_context(candidate)
+
+    def _verify(self, image: ImageResult) -> tuple[str, bool]:
         """Run every gate unless this image passed these same gates before."""
-        image = self.outcome.image
-        assert image is not None
-        request = request_for(self._workspace, self._profile, sandbox=self._wishes.sandbox)
+        request = request_for(
+            self._workspace, self._profile, paths=(image.layout,), sandbox=self._wishes.sandbox
+        )
         key = digest_of(
             {
                 "image": image.digest,
@@ -215,14 +233,24 @@ class Pipeline:
             return "passed before", True
         report = verify(request, self._progress)
         if code := exit_code(report):
-            raise VerifyError(
-                f"the image {image.layout} fails (`verify` would end with {code}): "
-                f"{_failures(report)}",
-                remedy="see `assembler verify` for every finding",
-            )
+            raise self._failed(image, f"(`verify` would end with {code}): {_failures(report)}")
         passed.parent.mkdir(parents=True, exist_ok=True)
         passed.write_text(key, encoding="utf-8")
         return _report_words(report), False
+
+    def _failed(self, image: ImageResult, words: str) -> VerifyError:
+        """Return the error for an image that fails, and say where it lies."""
+        if image.layout == self._place:
+            return VerifyError(
+                f"the image {self._place} fails {words}",
+                remedy="see `assembler verify` for every finding",
+            )
+        there = "is as it was" if self._place.exists() else "was not made"
+        saw = f"the new image fails {words}; {self._place} {there}"
+        if self._wishes.keep_failed:
+            kept = failed_path(self._place)
+            return VerifyError(saw, remedy=f"see `assembler verify {kept}` for every finding")
+        return VerifyError(saw, remedy="run it again with --keep-failed to look into that image")
 
 
 def _failures(report: Report) -> str:

@@ -41,6 +41,10 @@ def table(outcome: Outcome) -> str:
 )
 @fetching
 @click.option("--sandbox", type=click.Choice(NAMES), help="Run smokes with this, not the first.")
+@click.option(
+    "--keep-failed", is_flag=True,
+    help="Keep an image that fails verify, as <its place>.failed, to look into it.",
+)  # fmt: skip
 @common
 def command(
     session: Session,
@@ -50,11 +54,12 @@ def command(
     gfx: tuple[str, ...],
     sources: tuple[str, ...],
     sandbox: str | None,
+    keep_failed: bool,
 ) -> None:
     """Do all that is not up to date: fetch, build, lock, image, verify.
 
     Debian packages that the mirror no longer serves are re-pinned and named. --locked refuses that,
-    and a lock that is not fresh.
+    and a lock that is not fresh. The image at its place is replaced only by one that passed verify.
     """
     wishes = Wishes(
         locked=locked,
@@ -63,6 +68,7 @@ def command(
         gfx=gfx,
         given=take(session.workspace, sources),
         sandbox=sandbox,
+        keep_failed=keep_failed,
     )
     pipeline = Pipeline(session.workspace, session.profile, session.progress, wishes)
     fetched = pipeline.build_channel()

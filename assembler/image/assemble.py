@@ -112,6 +112,23 @@ def assemble_all(
     )
 
 
+def is_present(
+    requests: Sequence[Request],
+    image: stack.Image,
+    layout: Path,
+    cache: Path,
+    *,
+    options: Options | None = None,
+) -> bool:
+    """Tell whether a layout holds exactly these images, whole: then assembling writes nothing."""
+    options = options or Options(epoch=Epoch.from_environment())
+    keys = {request.tag: assembly_key(request, image, options) for request in requests}
+    stamps = Stamps.of(layout, cache)
+    present = _present(Layout(layout, stamps), keys) is not None
+    stamps.save()
+    return present
+
+
 def _referrers(
     target: Layout, entries: Sequence[Mapping[str, Any]], progress: Progress
 ) -> list[dict[str, Any]]:

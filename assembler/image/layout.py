@@ -190,11 +190,7 @@ def writing(path: Path, stamps: Stamps | None = None) -> Iterator[Layout]:
         layout.blobs.mkdir(parents=True, exist_ok=True)
         yield layout
         return
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ImageError(
-            f"{path} exists and is no OCI image layout",
-            remedy="remove it or name another place with -o",
-        )
+    check_place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
     try:
@@ -206,6 +202,17 @@ def writing(path: Path, stamps: Stamps | None = None) -> Iterator[Layout]:
     finally:
         if folder.exists():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_place(path: Path) -> None:
+    """Raise ImageError when something is at a place that is neither a layout nor empty."""
+    if (path / INDEX_FILE).exists():
+        return
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ImageError(
+            f"{path} exists and is no OCI image layout",
+            remedy="remove it or name another place with -o",
+        )
 
 
 def clean_leftovers(path: Path) -> None:

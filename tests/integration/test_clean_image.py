@@ -171,6 +171,53 @@ def test_a_full_disk_is_told_and_the_former_image_stays(tiny: Workspace, tmp_pat
     assert "Traceback" not in done.stderr
 
 
+COMPILER = """
+mkdir -p $PREFIX/bin
+printf '#!/bin/sh\\n' > $PREFIX/bin/gcc
+chmod +x $PREFIX/bin/gcc
+"""
+
+
+def images(workspace: Workspace) -> dict[str, str]:
+    return {name: digest for name, digest in snapshot(workspace).items() if "images/" in name}
+
+
+def test_an_image_that_fails_verify_takes_no_place(tiny: Workspace) -> None:
+    script = tiny.recipes / "tiny-lib" / "build.sh"
+    original = script.read_text()
+    script.write_text(original + COMPILER)
+    layout = tiny.build / "images" / "tiny"
+    done = run_assembler("clean-image", "-q", cwd=tiny.root)
+    assert done.returncode == 11, done.stderr
+    assert f"{layout} was not made; run it again with --keep-failed" in done.stderr
+    assert not layout.exists()
+    script.write_text(original)
+    digest = clean_image(tiny)["image"]["digest"]
+    before = images(tiny)
+    script.write_text(original + COMPILER)
+    failed = layout.with_name("tiny.failed")
+    for options in ((), ("--keep-failed",), ("--keep-failed", "--json")):
+        done = run_assembler("clean-image", "-q", *options, cwd=tiny.root)
+        assert done.returncode == 11, done.stderr
+        assert f"{layout} is as it was" in done.stderr + done.stdout
+        assert "no-compilation/compiler opt/atom/bin/gcc" in done.stderr + done.stdout
+        kept = {name for name in images(tiny) if "tiny.failed" not in name}
+        assert {name: images(tiny)[name] for name in kept} == before
+        assert failed.exists() == bool(options)
+    assert f"assembler verify {failed}" in done.stdout
+    found = run_assembler("verify", "-q", "--gate", "no-compilation", failed, cwd=tiny.root)
+    assert found.returncode == 25
+    assert "opt/atom/bin/gcc" in found.stdout
+    # The layers that both have are there once.
+    blobs = layout / "blobs" / "sha256"
+    assert any(path.stat().st_nlink == 2 for path in blobs.iterdir())
+    script.write_text(original)
+    again = clean_image(tiny)
+    assert again["image"]["digest"] == digest
+    assert again["image"]["layout"] == str(layout)
+    assert [stage["up_to_date"] for stage in again["stages"][-2:]] == [True, True]
+
+
 @pytest.mark.slow
 def test_killed_runs_never_show_half_an_image_and_the_next_completes(tiny: Workspace) -> None:
     digest = clean_image(tiny)["image"]["digest"]
@@ -178,8 +225,10 @@ def test_killed_runs_never_show_half_an_image_and_the_next_completes(tiny: Works
     chance = random.Random(5)
     script = tiny.recipes / "tiny-lib" / "build.sh"
     original = script.read_text()
+    index = (layout / "index.json").read_text()
     for turn in range(8):
-        script.write_text(f"{original}# {turn}\n")
+        fails = turn % 2
+        script.write_text(f"{original}# {turn}\n{COMPILER if fails else ''}")
         process = subprocess.Popen(
             [sys.executable, "-m", "assembler", "clean-image", "-q"],
             cwd=tiny.root,
@@ -189,8 +238,9 @@ def test_killed_runs_never_show_half_an_image_and_the_next_completes(tiny: Works
         time.sleep(chance.uniform(0.3, 2.5))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        index = json.loads((layout / "index.json").read_text())
-        for entry in index["manifests"]:
+        assert not fails or (layout / "index.json").read_text() == index
+        index = (layout / "index.json").read_text()
+        for entry in json.loads(index)["manifests"]:
             manifest = json.loads((layout / "blobs/sha256" / entry["digest"][7:]).read_text())
             for blob in (manifest["config"], *manifest["layers"]):
                 file = layout / "blobs/sha256" / blob["digest"][7:]
@@ -198,6 +248,7 @@ def test_killed_runs_never_show_half_an_image_and_the_next_completes(tiny: Works
     script.write_text(original)
     assert clean_image(tiny)["image"]["digest"] == digest
     assert check(tiny.channel) == ()
+    assert {path.name for path in layout.parent.iterdir()} == {"tiny", ".tiny.state"}
 
 
 def test_two_runs_at_once_both_succeed(tiny: Workspace) -> None:
