@@ -144,9 +144,8 @@ def members(package: Path, component: str = "pkg") -> Iterator[Member]:
     try:
         with (
             _open_tar(package, component) as stream,
-            tarfile.open(
-                fileobj=stream, mode="r|", bufsize=CHUNK, errors="surrogateescape"
-            ) as archive,
+            # Not "r|": that copies the rest of its buffer for each header. Seeks only go forward.
+            tarfile.open(fileobj=stream, mode="r:", errors="surrogateescape") as archive,
         ):
             for info in archive:
                 if old and plain_name(info.name).startswith("info/") is (component == "pkg"):

@@ -301,14 +301,14 @@ class SegmentStream:
 
 
 def batched(pieces: Iterator[bytes], size: int = CHUNK) -> Iterator[bytes]:
-    """Join small pieces into ones of about ``size`` bytes; big ones pass as they are."""
+    """Join small pieces into ones of at most ``size`` bytes; big ones pass as they are."""
     waiting: list[bytes] = []
     length = 0
     for piece in pieces:
-        waiting.append(piece)
-        length += len(piece)
-        if length >= size:
+        if waiting and length + len(piece) > size:
             yield b"".join(waiting)
             waiting, length = [], 0
+        waiting.append(piece)
+        length += len(piece)
     if waiting:
         yield b"".join(waiting)
