@@ -39,7 +39,7 @@ class AssemblerError(Exception):
 
 
 class ConfigError(AssemblerError):
-    """stack.toml, a recipe, a pin file or an option's value is wrong."""
+    """stack.toml, a recipe, a pin file or an option is wrong, or a path named is not there."""
 
     exit_code = 3
     kind = "config"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -136,7 +137,9 @@ def read_stack(path: Path) -> Stack:
     """Parse and check stack.toml; ConfigError names the first faulty key."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
         raise ConfigError(
             f"there is no {path.name} in {path.parent}",
             remedy="run the command in the project's folder or name that folder with --project",

@@ -12,6 +12,7 @@ import click
 from rich.filesize import decimal
 
 from assembler.cli.output import columns, emit
+from assembler.cli.paths import Existing
 from assembler.errors import ConfigError, NoSpaceError, VerifyError
 from assembler.progress import choose_progress
 from assembler.verify.gfx import CodeObject, Trouble, inventory, summarise
@@ -20,8 +21,11 @@ FORMAT = 1
 """Version of the JSON; it changes when a field changes its meaning."""
 
 
+PATH = Existing("file or folder", "name one that exists")
+
+
 @click.command("gfx")
-@click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="PATH…", nargs=-1, required=True, type=PATH)
 @click.option("--list", "each", is_flag=True, help="Show every code object, not only the sums.")
 @click.option("--kernels", is_flag=True, help="Read kernel names, registers and LDS too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -36,7 +40,9 @@ def command(paths: tuple[Path, ...], each: bool, kernels: bool, as_json: bool, q
     progress = choose_progress(quiet=quiet)
     for path in paths:
         if not path.is_file() and not path.is_dir():
-            raise ConfigError(f"there is no file or folder {path}", remedy="name one that exists")
+            raise ConfigError(
+                f"{path} is neither a file nor a folder", remedy="name one that can be read"
+            )
         with progress.task(f"read {path.name or path}"):
             try:
                 found[str(path)] = list(inventory(path, kernels=kernels))

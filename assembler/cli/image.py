@@ -13,6 +13,7 @@ import click
 from rich.filesize import decimal
 
 from assembler.cli.options import Session, common
+from assembler.cli.paths import LOCK
 from assembler.errors import ConfigError, ImageError
 from assembler.image.archive import archive_file, write_archive
 from assembler.image.assemble import assemble_all, preview
@@ -38,7 +39,7 @@ def cache_folder(session: Session) -> Path:
 
 
 @click.command("image")
-@click.option("--lock", "lock_path", type=click.Path(path_type=Path), help="Lock to assemble.")
+@click.option("--lock", "lock_path", type=LOCK, help="Lock to assemble.")
 @click.option("--gfx", multiple=True, metavar="TARGET", help="GPU target, or all; repeatable.")
 @click.option("-t", "--tag", metavar="TAG", help="The image's tag [latest, or the target].")
 @click.option(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from assembler.cli.options import Session, common
+from assembler.cli.paths import LOCK
 from assembler.lock.files import read_lock
 from assembler.lock.install import install
 
@@ -23,7 +24,7 @@ from assembler.lock.install import install
 @click.option(
     "--lock",
     "lock_path",
-    type=click.Path(path_type=Path),
+    type=LOCK,
     help="conda-lock.yml [locks/<profile>/conda-lock.yml].",
 )
 @click.option("--verify", is_flag=True, help="Check every file before it is put in place.")

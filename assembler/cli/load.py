@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from assembler.cli.options import Session, another_image, common
+from assembler.cli.paths import LAYOUT
 from assembler.errors import ImageError
 from assembler.image.engine import LOADERS, find_engine, load
 from assembler.image.layout import Layout
@@ -24,7 +25,7 @@ def layout_of(session: Session, path: Path | None) -> Layout:
 
 
 @click.command("load")
-@click.argument("layout", required=False, type=click.Path(path_type=Path))
+@click.argument("layout", required=False, type=LAYOUT)
 @click.option("--engine", type=click.Choice(tuple(LOADERS)), help="Not the first that answers.")
 @common
 def command(session: Session, layout: Path | None, engine: str | None) -> None:

@@ -9,6 +9,7 @@ import click
 
 from assembler.cli.options import Session, common
 from assembler.cli.output import emit
+from assembler.cli.paths import LOCK
 from assembler.errors import ConfigError
 from assembler.lock.check import Check, Verdict, check_lock
 from assembler.lock.diff import compare, markdown, table
@@ -125,8 +126,8 @@ def _check(session: Session) -> int:
 
 
 @command.command()
-@click.argument("old", type=click.Path(path_type=Path))
-@click.argument("new", type=click.Path(path_type=Path))
+@click.argument("old", type=LOCK)
+@click.argument("new", type=LOCK)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Markdown for a pull request.")
 def diff(old: Path, new: Path, as_json: bool, as_markdown: bool) -> None:

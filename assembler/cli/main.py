@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import json
@@ -147,11 +148,12 @@ def leave(code: int) -> NoReturn:
     """
     try:
         sys.stdout.flush()
-        sys.stderr.flush()
     except BrokenPipeError:
         pass
     except OSError:
         code = code or NoSpaceError.exit_code
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
     os._exit(code)
 
 

@@ -9,12 +9,13 @@ from rich.filesize import decimal
 
 from assembler.cli.load import layout_of
 from assembler.cli.options import Session, common
+from assembler.cli.paths import LAYOUT
 from assembler.image.registry import Pusher, Reference
 
 
 @click.command("push")
 @click.argument("reference")
-@click.option("--layout", type=click.Path(path_type=Path), help="OCI layout [the profile's].")
+@click.option("--layout", type=LAYOUT, help="OCI layout [the profile's].")
 @click.option("-t", "--tag", "tags", multiple=True, metavar="TAG", help="Tag; repeatable.")
 @click.option("--plain-http", is_flag=True, help="A registry without TLS.")
 @common

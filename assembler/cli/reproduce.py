@@ -10,15 +10,16 @@ import click
 
 from assembler.cli.load import layout_of
 from assembler.cli.options import Session, common
+from assembler.cli.paths import LAYOUT, LOCK
 from assembler.errors import VerifyError
 from assembler.image.reproduction import Recipe, find_entry, needed_gfx, reproduce
 from assembler.lock.files import read_lock
 
 
 @click.command("reproduce")
-@click.argument("layout", required=False, type=click.Path(path_type=Path))
+@click.argument("layout", required=False, type=LAYOUT)
 @click.option("-t", "--tag", metavar="TAG", help="Which image, when the layout has several.")
-@click.option("--lock", "lock_path", type=click.Path(path_type=Path), help="The image's lock.")
+@click.option("--lock", "lock_path", type=LOCK, help="The image's lock.")
 @common
 def command(session: Session, layout: Path | None, tag: str | None, lock_path: Path | None) -> None:
     """Make the image of LAYOUT again from its lock and compare every byte.

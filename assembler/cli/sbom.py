@@ -11,6 +11,7 @@ import click
 from assembler.cli.load import layout_of
 from assembler.cli.options import Session, common
 from assembler.cli.output import emit
+from assembler.cli.paths import LAYOUT, LOCK
 from assembler.image.layout import Layout
 from assembler.image.reproduction import Recipe, find_entry, needed_gfx
 from assembler.image.selection import narrow
@@ -54,9 +55,9 @@ def _documents(
 
 
 @click.command("sbom")
-@click.argument("layout", required=False, type=click.Path(path_type=Path))
+@click.argument("layout", required=False, type=LAYOUT)
 @click.option("-t", "--tag", metavar="TAG", help="Which image, when the layout has several.")
-@click.option("--lock", "lock_path", type=click.Path(path_type=Path), help="The image's lock.")
+@click.option("--lock", "lock_path", type=LOCK, help="The image's lock.")
 @click.option(
     "--format", "form", type=click.Choice([*FORMATS, "provenance"]), default="cyclonedx",
     show_default=True,

@@ -8,6 +8,7 @@ import click
 
 from assembler.cli.options import Session, another_image, common
 from assembler.cli.output import emit
+from assembler.cli.paths import Existing
 from assembler.errors import VerifyError
 from assembler.verify import formats
 from assembler.verify.sandbox import NAMES
@@ -15,7 +16,14 @@ from assembler.verify.session import GATES, exit_code, explain_file, request_for
 
 
 @click.command("verify")
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument(
+    "paths",
+    nargs=-1,
+    type=Existing(
+        "file or folder",
+        "name an OCI layout or archive, a .conda, a wheel, a folder or a channel",
+    ),
+)
 @click.option(
     "--gate",
     "gates",
@@ -30,7 +38,7 @@ from assembler.verify.session import GATES, exit_code, explain_file, request_for
 @click.option(
     "--policy",
     "extra",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=Existing("policy", "name a readable TOML file"),
     help="TOML file laid over the profile's policy.",
 )
 @click.option(

@@ -74,7 +74,7 @@ def find_subjects(path: Path) -> tuple[Subject, ...]:
         return packages or (Subject(path, "folder"),)
     if not path.is_file():
         raise VerifyError(
-            f"there is no {path}",
+            f"{path} is neither a file nor a folder" if path.exists() else f"there is no {path}",
             remedy="name an OCI layout or archive, a .conda, a wheel, a folder or a channel",
         )
     if path.suffix == ".conda":

@@ -331,7 +331,7 @@ def test_verify_and_image_find_and_mend_flipped_bytes(project):
         (["image", "--max-layer-size", "big"], 3, "is not a size"),
         (["image", "--max-layer-size", "1KB"], 3, "raise --max-layer-size"),
         (["image", "--tag", "a:b"], 3, "is not a tag"),
-        (["image", "--lock", "nowhere.yml"], 9, "there is no lock"),
+        (["image", "--lock", "nowhere.yml"], 3, "there is no lock"),
         (["image", "-o", "stack.toml"], 10, "is no OCI image layout"),
         (["image", "--base", "nowhere.tar"], 10, "there is no such file"),
         (["image", "--base", "nowhere"], 10, "0 of its images fit"),
