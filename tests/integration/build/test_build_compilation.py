@@ -186,14 +186,19 @@ def test_shipped_bytecode_is_what_runs_and_knows_where_it_lies(
     site = tmp_path / "prefix" / SITE
     (site / "ext" / "m5.py").write_text("raise SystemExit('the source was compiled')\n")
     program = "from ext import m5; print(m5.NUMBER, m5.where()[0])"
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", program],
-        env={"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+
+    def run(*flags: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-B", *flags, "-c", program],
+            env={"PYTHONPATH": str(site)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run()
     assert done.stdout.split() == ["5", str(site / "ext" / "m5.py")], done.stderr
+    assert "the source was compiled" in run("--check-hash-based-pycs", "always").stderr
 
 
 def test_a_changed_python_rebuilds_what_it_compiled(snake: Workspace) -> None:
