@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from assembler.build.trials import TrialResult, Trials, subjects
+from assembler.build.subjects import subjects
+from assembler.build.trials import TrialResult, Trials
 from assembler.cli.options import Session, common
 
 

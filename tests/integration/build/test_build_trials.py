@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from assembler.build.trials import TIMEOUT, Trials, lacks, subjects, virtual_packages
+from assembler.build.subjects import lacks, subjects, virtual_packages
+from assembler.build.trials import TIMEOUT, Trials
 from assembler.channel.index import read_records
 from assembler.channel.records import Record
 from assembler.errors import BuildError, ConfigError

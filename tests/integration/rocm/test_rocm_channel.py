@@ -14,7 +14,7 @@ import zstandard
 from packaging.version import Version
 
 from assembler.build.normal import read_stamp
-from assembler.build.trials import virtual_packages
+from assembler.build.subjects import virtual_packages
 from assembler.channel.index import check, read_records
 from assembler.verify.gfx import CodeObject, inventory
 from assembler.workspace import Workspace
