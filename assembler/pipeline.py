@@ -20,7 +20,7 @@ from assembler.digest import digest_of
 from assembler.errors import LockError, VerifyError
 from assembler.image.assemble import assemble, is_present
 from assembler.image.candidate import beside, failed_path, in_place, sweep
-from assembler.image.request import ImageResult, Request
+from assembler.image.request import DEFAULT_TAG, ImageResult, Request
 from assembler.lock.check import Verdict, check_lock
 from assembler.lock.files import read_lock
 from assembler.lock.make import ALL_TARGETS, Locked, locked_gfx, update_lock, wants
@@ -201,13 +201,15 @@ class Pipeline:
         """
         cache = self._workspace.build / "cache"
         settings = self._profile.image
+        tag = self._profile.flavour or DEFAULT_TAG
 
         def make(layout: Path) -> ImageResult:
             return assemble(
-                lock, self._workspace.channel, settings, layout, self._store, cache, self._progress
-            )
+                lock, self._workspace.channel, settings, layout, self._store, cache,
+                self._progress, tag=tag,
+            )  # fmt: skip
 
-        if is_present((Request(lock),), settings, self._place, cache):
+        if is_present((Request(lock, tag),), settings, self._place, cache):
             sweep(self._place, self._progress)
             return make(self._place)
         keep = self._wishes.keep_failed
@@ -228,7 +230,7 @@ class Pipeline:
                 "sandbox": self._wishes.sandbox,
             }
         )
-        passed = request.scratch / f"{self._profile.image.name}.passed"
+        passed = request.scratch / f"{self._place.name}.passed"
         if passed.is_file() and passed.read_text(encoding="utf-8") == key:
             return "passed before", True
         report = verify(request, self._progress)

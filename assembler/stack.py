@@ -42,6 +42,13 @@ class Base(_Data):
     packages: tuple[Word, ...]
 
 
+class Flavour(_Data):
+    """The same image with more at its bottom."""
+
+    summary: Word
+    base: tuple[Word, ...] = Field(description="Debian packages beside those of the image's base")
+
+
 class Image(_Data):
     """What an image is called and how it starts."""
 
@@ -78,6 +85,12 @@ class Profile(_Data):
     virtual_packages: dict[str, str]
     image: Image
     smoke: tuple[Smoke, ...] = ()
+    flavours: dict[str, Flavour] = Field(
+        default={}, description="images with more in their base; --flavour NAME makes one"
+    )
+    flavour: str = Field(
+        default="", max_length=0, description="set by --flavour, never in stack.toml"
+    )
 
     @property
     def pin_table(self) -> str:
@@ -110,6 +123,30 @@ class Profile(_Data):
                 "image": image,
             }
         )
+
+    @property
+    def suffix(self) -> str:
+        """What a flavour adds to the names of its lock and its image's place."""
+        return f"-{self.flavour}" if self.flavour else ""
+
+    def with_flavour(self, name: str | None) -> Profile:
+        """Return the profile whose base has a flavour's packages too; None is no flavour.
+
+        Its lock and its image lie beside the profile's own. ConfigError for a flavour that the
+        profile does not offer.
+        """
+        if name is None:
+            return self
+        if name not in self.flavours:
+            offered = ", ".join(self.flavours) or "none"
+            raise ConfigError(
+                f"profile {self.name!r} has no flavour {name!r}",
+                remedy=f"the flavours it offers are {offered}",
+            )
+        packages = dict.fromkeys((*self.image.base.packages, *self.flavours[name].base))
+        base = self.image.base.model_copy(update={"packages": tuple(packages)})
+        image = self.image.model_copy(update={"base": base})
+        return self.model_copy(update={"image": image, "flavour": name})
 
 
 class Stack(_Data):

@@ -64,7 +64,7 @@ class Workspace:
 
     def lock_folder(self, profile: Profile) -> Path:
         """The folder of the profile's lock files."""
-        return self.locks / profile.name
+        return self.locks / f"{profile.name}{profile.suffix}"
 
     def lock_file(self, profile: Profile) -> Path:
         """The profile's lock, the source of truth."""
@@ -72,7 +72,7 @@ class Workspace:
 
     def image_layout(self, profile: Profile) -> Path:
         """The profile's OCI image layout."""
-        return self.build / "images" / profile.image.name
+        return self.build / "images" / f"{profile.image.name}{profile.suffix}"
 
     def stack(self) -> Stack:
         """Read stack.toml."""

@@ -56,7 +56,7 @@ def choices(options: tuple[str, ...]) -> dict[str, str]:
 
 
 def common(function: F) -> F:
-    """Add --profile, --variant, -c, --project, --json, -q and -v; a Session comes first."""
+    """Add the options that every command has, --profile to -v; a Session comes first."""
 
     @click.option(
         "--profile",
@@ -73,6 +73,11 @@ def common(function: F) -> F:
         help="Another choice than stack.toml's on an axis that the profile offers.",
     )
     @click.option(
+        "--flavour",
+        metavar="NAME",
+        help="The profile with more in its image's base, such as debug: with a shell.",
+    )
+    @click.option(
         "-c", "--channel", type=click.Path(path_type=Path), help="Channel folder [./channel]."
     )
     @click.option(
@@ -87,6 +92,7 @@ def common(function: F) -> F:
     def wrapper(
         profile: str | None,
         variants: tuple[str, ...],
+        flavour: str | None,
         channel: Path | None,
         project: Path,
         as_json: bool,
@@ -97,7 +103,10 @@ def common(function: F) -> F:
         workspace = Workspace.at(project, channel=channel)
         session = Session(
             workspace=workspace,
-            profile=workspace.stack().select(profile).with_variants(choices(variants)),
+            profile=workspace.stack()
+            .select(profile)
+            .with_variants(choices(variants))
+            .with_flavour(flavour),
             progress=choose_progress(quiet=quiet, verbose=verbose),
             as_json=as_json,
         )

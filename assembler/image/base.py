@@ -33,6 +33,7 @@ from assembler.sources.pins import Pin
 from assembler.sources.store import Store
 
 BASE_FORMAT = 2
+BUSYBOX, SHELL = b"usr/bin/busybox", b"usr/bin/sh"
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 _MOZILLA = "usr/share/ca-certificates/mozilla/"
 
@@ -160,6 +161,9 @@ def _configure(tree: Tree, packages: Sequence[DebPackage], user: User, mtime: in
         tree.put(CERTIFICATES, b"".join(data for _, data in sorted(certificates)), mtime)
     # What libc-bin's script would copy; without it glibc asks DNS before /etc/hosts.
     tree.put("etc/nsswitch.conf", switch or b"hosts: files dns\n", mtime)
+    if BUSYBOX in tree.entries and SHELL not in tree.entries:
+        # Debian's busybox has no links; its shell finds the other programs inside itself.
+        tree.entries[SHELL] = Entry.symlink(SHELL, b"busybox", mtime), b""
     tree.put(PATH, cache_bytes(_libraries(tree)), mtime)
     for folder in (b"tmp", b"var/tmp"):
         tree.entries[folder] = Entry.directory(folder, mtime, 0o1777), b""

@@ -49,9 +49,12 @@ def requests(
 ) -> tuple[Request, ...]:
     """Return the images to make: one of the lock, or one for each chosen target.
 
+    A flavour is a tag where none is given.
+
     ``gfx`` holds targets and ``all``. With several the tags are the targets' names, and a given
     tag is put before them (``1.0-gfx942``).
     """
+    tag = tag or profile.flavour or None
     if not gfx:
         return (Request(lock, tag or DEFAULT_TAG),)
     chosen = dict.fromkeys(gfx)

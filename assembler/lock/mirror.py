@@ -155,7 +155,7 @@ def export(
             out.add(store.path(pin.sha256), pin.sha256, name=pin.file)
     demand_packages(lock, channel, progress)
     _write_stack(workspace.root / "stack.toml", target / "stack.toml", profile)
-    write_lock(lock, target / "locks" / profile.name)
+    write_lock(lock, target / "locks" / f"{profile.name}{profile.suffix}")
     text = README.format(name=profile.name, count=len(lock.packages))
     (target / "README.md").write_text(text, encoding="utf-8")
 
