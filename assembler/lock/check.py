@@ -192,10 +192,33 @@ def _base(workspace: Workspace, profile: Profile, lock: Lock) -> Iterator[Stale]
         )
 
 
+def says_the_same(data: bytes, rendered: bytes) -> bool:
+    r"""Tell whether a file says what the lock renders to, as conda-lock.yml is read.
+
+    Comment lines, blank lines and space at line ends that somebody added say nothing; a digest of
+    the content, never of the file, names a lock in images and provenance.
+
+    >>> says_the_same(b"# mine\n\na: 1  \n", b"a: 1\n"), says_the_same(b"a: 1 # x", b"a: 1")
+    (True, False)
+    """
+    if data == rendered:
+        return True
+    if b"\r" in data:
+        return False
+    wanted = [line for line in rendered.split(b"\n") if line]
+    known = set(wanted)
+    lines = [line.rstrip(b" \t") for line in data.split(b"\n")]
+    said = [
+        line for line in lines if line in known or (line and not line.lstrip().startswith(b"#"))
+    ]
+    return said == wanted
+
+
 def _renderings(lock: Lock, folder: Path) -> Iterator[Stale]:
     for name, data in render_beside(lock).items():
         try:
-            what = "" if (folder / name).read_bytes() == data else "is not what the lock renders to"
+            same = says_the_same((folder / name).read_bytes(), data)
+            what = "" if same else "is not what the lock renders to"
         except FileNotFoundError:
             what = "is not there"
         except OSError as error:

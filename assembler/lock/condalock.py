@@ -285,6 +285,9 @@ def _package(
     described = (name, str(entry["version"]), str(entry["build"]))
     if (split_file(file) or ())[:3] != described:
         raise LockError(f"{where} is called {'-'.join(described)} but is {file}", remedy=RELOCK)
+    # The digest does not cover what only conda-lock reads.
+    if entry.get("category") != "main" or entry.get("optional") is not False:
+        raise LockError(f"{where} is not one of the packages always installed", remedy=RELOCK)
     facts = _mapping(json.loads(words[f"package.{name}"]))
     depends = facts.get("depends", _join(_mapping(entry.get("dependencies") or {})))
     package = LockedPackage(

@@ -17,7 +17,7 @@ from assembler.digest import sha256_file
 from assembler.errors import LockError
 from assembler.lock.base import archive_folder
 from assembler.lock.check import Check, Verdict, _channel, check_lock, line_of
-from assembler.lock.files import write_lock
+from assembler.lock.files import read_lock, write_lock
 from assembler.lock.make import make_lock, update_lock
 from assembler.lock.model import Lock
 from assembler.progress import SilentProgress
@@ -205,6 +205,49 @@ def test_every_rendering_is_there_and_whole(
     update_lock(project, profile, QUIET)
     assert path.read_bytes() == data
     assert check(project).verdict is Verdict.FRESH
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["conda-lock.yml", "pixi.lock", "explicit.txt", "environment.yml", "virtual-packages.yml"],
+)
+def test_comments_and_space_say_nothing_in_any_file(
+    project: Workspace, profile: Profile, locked: Lock, name: str
+) -> None:
+    path = project.lock_folder(profile) / name
+    text = path.read_text()
+    first, _, rest = text.partition("\n")
+    for changed in (
+        f"{text}# reviewed\n",
+        f"{text}\n\n",
+        f"# reviewed\n{text}",
+        f"{first}  \n\n{rest}",
+    ):
+        path.write_text(changed)
+        assert check(project) == Check(Verdict.FRESH, ())
+        assert read_lock(project.lock_folder(profile)).digest == locked.digest
+    path.write_text(text.replace("\n", "\r\n"), newline="")
+    if name == "conda-lock.yml":
+        with pytest.raises(LockError, match="Windows line ends"):
+            check(project)
+    else:
+        assert check(project).verdict is Verdict.RENDERING
+    update_lock(project, profile, QUIET)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("optional: false", "optional: true"), ("category: main", "category: dev")]
+)
+def test_what_only_conda_lock_reads_cannot_be_edited(
+    project: Workspace, profile: Profile, locked: Lock, old: str, new: str
+) -> None:
+    path = project.lock_file(profile)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(LockError, match="not one of the packages always installed"):
+        check(project)
 
 
 def test_a_base_package_that_apt_no_longer_lists(tmp_path: Path) -> None:
