@@ -95,7 +95,7 @@ class ImageError(AssemblerError):
 
 
 class VerifyError(AssemblerError):
-    """An image or a package failed a gate."""
+    """An image or a package failed a gate, or a package its own test."""
 
     exit_code = 11
     kind = "verify"

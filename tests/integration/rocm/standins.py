@@ -475,7 +475,7 @@ packages = ["atom", "atom.examples", "atom.entrypoints"]
     files = {
         "pyproject.toml": pyproject,
         "LICENSE": "stand-in\n",
-        "atom/__init__.py": "",
+        "atom/__init__.py": "import aiter\n",
         "atom/config.py": "import torch\n",
         "atom/examples/__init__.py": "",
         "atom/examples/simple_inference.py": "",

@@ -220,6 +220,7 @@ def test_the_tests_that_the_packages_carry_pass(built: Workspace) -> None:
     glibc = Version(virtual_packages()["__glibc"])
     without = {"amd-mori"} if glibc < Version("2.39") else set()
     assert {name for name in carry if trials[name]["outcome"] == "not run"} == without
+    assert (trials["atom"]["passed"], trials["atom"]["not_run"]) == (1, 1)
     for target in TARGETS:
         device = trials[f"pytorch-device-{target}"]
         assert (device["passed"], device["not_run"]) == (1, 1)
