@@ -90,9 +90,13 @@ def main() -> None:
             if found != "?" and not fits(found, wanted):
                 faults.append(f"{path} holds code for {found}")
         for spelled in NAMED.findall(file.name):
-            counts["named"] += 1
-            if not spelled.startswith(wanted):
-                faults.append(f"{path} is named after {spelled}")
+            # names go on (compute units), or stop at a family
+            known = max(
+                (one for one in NAMES.values() if spelled.startswith(one)), key=len, default=""
+            )
+            counts["named"] += bool(known)
+            if known and not fits(known, wanted):
+                faults.append(f"{path} is named after {known}")
     if faults:
         sys.exit(f"{len(faults)} of {len(files)} files are not right for {wanted}: {faults[0]}")
     if not counts["code"] and not counts["compressed"]:

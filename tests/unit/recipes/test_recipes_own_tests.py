@@ -66,12 +66,13 @@ def test_code_for_the_own_target_passes_in_every_wrapping(tmp_path: Path) -> Non
             "a/k.co": MINE,
             "a/k_gfx942.hsaco": fat,
             "a/gfx942130.fdb.txt": b"database\n",
+            "a/flatmm_uk_gfx9_f16.co": MINE,
             "a/module.so": host_elf((".hip_fatbin", fat)),
             "a/x_gfx942.kpack": kpack([("lib.so", "gfx942", MINE)]),
         },
     )
     assert done.returncode == 0, done.stderr
-    assert "4 pieces of code for gfx942, and no other; 0 compressed, 3 files named" in done.stdout
+    assert "5 pieces of code for gfx942, and no other; 0 compressed, 3 files named" in done.stdout
 
 
 @pytest.mark.parametrize(
