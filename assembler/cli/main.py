@@ -77,8 +77,22 @@ def _report(error: AssemblerError, *, as_json: bool) -> int:
 
 def _tell(facts: dict[str, object], sentence: str, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"error": facts}, indent=2, sort_keys=True))  # noqa: T201
-    print(f"assembler: {sentence}", file=sys.stderr)  # noqa: T201
+        _print_error(facts)
+    with contextlib.suppress(OSError):
+        print(f"assembler: {sentence}", file=sys.stderr)  # noqa: T201
+
+
+def _print_error(facts: dict[str, object]) -> None:
+    # What could not be written before is still buffered, and fails again.
+    with contextlib.suppress(OSError):
+        print(json.dumps({"error": facts}, indent=2, sort_keys=True), flush=True)  # noqa: T201
+
+
+def _has_current_folder() -> bool:
+    try:
+        return bool(Path.cwd())
+    except FileNotFoundError:
+        return False
 
 
 def _from_os(error: OSError) -> AssemblerError:
@@ -86,6 +100,10 @@ def _from_os(error: OSError) -> AssemblerError:
     where = f" while using {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpaceError(f"the disk is full{where}", remedy="free some room and run it again")
+    if error.filename is None and not _has_current_folder():
+        return AccessError(
+            "the current folder is not there any more", remedy="change to one that exists"
+        )
     name = error.filename or "a file"
     return AccessError(
         f"{name} cannot be used ({error.strerror or error})",
@@ -128,7 +146,7 @@ def run(arguments: list[str]) -> int:
                 "saw": error.format_message(),
                 "remedy": "see --help",
             }
-            print(json.dumps({"error": facts}, indent=2, sort_keys=True))  # noqa: T201
+            _print_error(facts)
         return error.exit_code
     except AssemblerError as error:
         return _report(error, as_json=as_json)

@@ -45,7 +45,12 @@ def parse(option: str, *, base: Path) -> tuple[str, Given | None]:
         raise ConfigError(f"--source {option!r} names no source", remedy=_REMEDY)
     if not value:
         return name, None
-    folder = (base / Path(value).expanduser()).absolute()
+    try:
+        folder = (base / Path(value).expanduser()).absolute()
+    except RuntimeError:
+        raise ConfigError(
+            f"--source {name}: {value} names the home of nobody known here", remedy=_REMEDY
+        ) from None
     if folder.is_dir():
         return name, folder
     url, at, commit = value.rpartition("@")

@@ -101,6 +101,14 @@ class Request:
         return tuple(gate for gate in GATES.values() if not self.gates or gate.name in self.gates)
 
 
+def home_folder() -> tuple[Path, ...]:
+    """Return the user's home, or nothing for one without HOME and without an account."""
+    try:
+        return (Path.home(),)
+    except RuntimeError:
+        return ()
+
+
 def request_for(
     workspace: Workspace,
     profile: Profile,
@@ -117,7 +125,8 @@ def request_for(
     policy is told what only the project knows: gfx targets, the base's glibc, and the paths of
     this machine that must not show in files.
     """
-    own = (f"{path}/" for path in (workspace.root, Path.home()) if len(str(path)) > SHORTEST_PATH)
+    folders = (workspace.root, *home_folder())
+    own = (f"{path}/" for path in folders if len(str(path)) > SHORTEST_PATH)
     policy = read_policy(
         profile.name,
         extra=extra,
