@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ _NETWORK = re.compile(
     r"Retrying \(Retry|NewConnectionError|ConnectTimeout|ProxyError|SSLError|CERTIFICATE_VERIFY|"
     r"Could not fetch URL|HTTP error (401|403|407|5\d\d)|(401|403|407|5\d\d) (Client|Server) Error|"
     r"Max retries exceeded|ConnectionError|Connection error"
+)
+# What only pip's log tells: a place that failed is passed by in silence when there are no retries.
+_UNREACHED = re.compile(
+    r"Could not fetch URL .*("
+    r"connection error|problem confirming the ssl|50\d (Server )?Error|40[137] Client Error|"
+    r"Max retries exceeded|too many \d+ error responses)"
 )
 _USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
 _MACHINES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
@@ -182,6 +189,12 @@ def last_words(stderr: str) -> str:
     return _USER_INFO.sub("", words)
 
 
+def _unreached(log: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return bool(_UNREACHED.search(log.read_text(encoding="utf-8", errors="replace")))
+    return False
+
+
 def _read_report(path: Path) -> tuple[Found, ...]:
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     found = []
@@ -223,10 +236,11 @@ def resolve(
     with tempfile.TemporaryDirectory(prefix="assembler-pip-") as scratch:
         folder = Path(scratch)
         report = folder / "report.json"
+        log = folder / "pip.log"
         limits = folder / "constraints.txt"
         limits.write_text("".join(f"{line}\n" for line in constraints), encoding="utf-8")
         fixed = ["install", "--dry-run", "--quiet", "--ignore-installed", "--no-cache-dir"]
-        fixed += ["--report", str(report), *target.options(folder / "unused")]
+        fixed += ["--log", str(log), "--report", str(report), *target.options(folder / "unused")]
         fixed += ["--constraint", str(limits)] if constraints else []
         fixed += ["--pre"] if pre else []
         fixed += ["--index-url", index] if index else []
@@ -238,7 +252,7 @@ def resolve(
             if result.returncode == 0:
                 return Resolution(_read_report(report), tuple(missing), unreachable=False)
             _check_pip(result)
-            if _NETWORK.search(result.stderr):
+            if _NETWORK.search(result.stderr) or _unreached(log):
                 return Resolution((), (*missing, *wanted), unreachable=True)
             match = _NOT_FOUND.search(result.stderr)
             gone = [line for line in wanted if match and same_name(line, match.group(1))]
