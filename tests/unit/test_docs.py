@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -76,8 +77,13 @@ def parse(words: list[str]) -> None:
     if words and words[-1] in {name for one in command.params for name in one.opts}:
         words = [*words, "X"]  # an option may be named without its value
     values, _, _ = command.make_parser(context).parse_args(list(words))
+    check_choices(command, context, values)
+
+
+def check_choices(command: click.Command, context: click.Context, values: dict[str, Any]) -> None:
+    """Raise for a value that is none of an option's choices; PLACEHOLDERS stand for any."""
     for parameter in command.params:
-        if isinstance(parameter.type, click.Choice) and (value := values.get(parameter.name)):
+        if isinstance(parameter.type, click.Choice) and (value := values.get(str(parameter.name))):
             for one in value if isinstance(value, list) else [value]:
                 if isinstance(one, str) and not one.isupper():
                     parameter.type.convert(one, parameter, context)
