@@ -108,6 +108,7 @@ class Trials:
         self._work = self._all_work / f"{profile.name}-{os.getpid()}"
         self._logs = workspace.build / "logs" / profile.name
         self._processes: set[subprocess.Popen[bytes]] = set()
+        self._stopping = False
 
     def run(self, found: Iterable[Subject], *, keep_going: bool = False) -> TrialResult:
         """Run the tests and return what came of each package.
@@ -184,6 +185,8 @@ class Trials:
         words: list[str] = []
         failed = False
         for index, kind in enumerate(subject.tests):
+            if self._stopping:
+                break
             outcome = self._one(record, index, log)
             seconds += outcome.seconds
             if not outcome.passed:
@@ -219,6 +222,8 @@ class Trials:
                 start_new_session=True,
             )
             self._processes.add(process)
+            if self._stopping:
+                self._stop()  # it was started after the others were ended
             try:
                 code = process.wait(TIMEOUT)
             except subprocess.TimeoutExpired:
@@ -249,7 +254,8 @@ class Trials:
         }
 
     def _stop(self) -> None:
-        """End the workers that are still running, with everything they started."""
+        """End the workers that are still running, with everything they started, and start none."""
+        self._stopping = True
         for process in list(self._processes):
             try:
                 os.killpg(process.pid, signal.SIGTERM)

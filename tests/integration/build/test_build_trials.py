@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +156,21 @@ def test_an_environment_that_cannot_be_made_says_what_is_missing(tiny: Workspace
     assert code == 11
     assert "of-no-channel" in words
     assert "no candidates were found" in words
+
+
+def test_an_interrupt_ends_the_tests_and_starts_no_more(tiny: Workspace) -> None:
+    sleeps = "  - script:\n      - touch $RECIPE_STARTED; sleep 1000\n"
+    started = tiny.root / "started"
+    add_tests(tiny, "tiny-lib", *[sleeps.replace("$RECIPE_STARTED", str(started))] * 3)
+    assert run(tiny, "build")[0] == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "assembler", "test", "-q"], cwd=tiny.root, stderr=subprocess.PIPE
+    )
+    while not started.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    _out, words = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"interrupted" in words
+    assert not list((tiny.build / "tests").glob("*"))
