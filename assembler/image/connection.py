@@ -1,7 +1,8 @@
 """One repository of a registry: what a reference names, and requests to it.
 
-Traffic and logins (docker's config file and credential helpers) are oras'. Plain HTTP is for
-registries on this machine, and where it is asked for. Source: OCI distribution-spec 1.1.
+Traffic and logins (docker's config file and credential helpers) are oras', but for registries that
+ask for a login by HTTP's Basic scheme instead of a token. Plain HTTP is for registries on this
+machine, and where it is asked for. Source: OCI distribution-spec 1.1.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class Connection:
             container.registry = _HUB_LOGIN
         self._registry.auth.load_configs(container)
         self._reached = False
-        self.base = f"{'http' if insecure else 'https'}://{host}/v2/{reference.name}"
+        self._root = f"{'http' if insecure else 'https'}://{host}/v2/"
+        self._basic: dict[str, str] | None = None  # not known before the registry was asked
+        self.base = f"{self._root}{reference.name}"
 
     def ask(
         self,
@@ -109,6 +112,7 @@ class Connection:
         url = path if "://" in path else self.base + path
         accept = {"Accept": ACCEPT} if method in ("HEAD", "GET") else {}
         try:
+            self._learn()
             answer = self._try(url, method, data, {**accept, **(headers or {})}, stream=stream)
         except requests.exceptions.MissingSchema:
             # oras takes the realm of a Basic challenge for a token server's address.
@@ -117,28 +121,52 @@ class Connection:
             raise self.unreachable(error) from None
         except ValueError:
             raise self.refused("it asks for a login") from None
+        if answer.status_code == 401 and self._basic:
+            raise self.refused("it does not take the login that docker's config holds")
         if answer.status_code not in expect:
             raise self.refused(f"{answer.status_code} {_message(answer)}".strip())
+        return answer
+
+    def _learn(self) -> None:
+        """Find out once whether a login, if there is one, goes by the Basic scheme."""
+        if self._basic is None:
+            self._basic = {}
+            login = getattr(self._registry.auth, "_basic_auth", None)
+            if login:
+                answer = self._registry.session.get(self._root)
+                challenge = answer.headers.get("Www-Authenticate", "")
+                if answer.status_code == 401 and challenge.lower().startswith("basic"):
+                    self._basic = {"Authorization": f"Basic {login}"}
+
+    def _once(
+        self, url: str, method: str, data: Any, headers: dict[str, str], *, stream: bool
+    ) -> requests.Response:
+        if self._basic:
+            own = self._basic if url.startswith(self._root) else {}
+            plain: requests.Response = self._registry.session.request(
+                method, url, data=data, headers={**headers, **own}, stream=stream
+            )
+            return plain
+        # Without oras' own retries: they take two minutes to say that nobody is there.
+        answer: requests.Response = Registry.do_request.__wrapped__(
+            self._registry, url, method, data, headers, stream=stream
+        )
         return answer
 
     def _try(
         self, url: str, method: str, data: Any, headers: dict[str, str], *, stream: bool
     ) -> requests.Response:
         """Ask once; once the registry has answered at all, a dropped connection is tried again."""
-        # Without oras' own retries: they take two minutes to say that nobody is there.
-        ask = Registry.do_request.__wrapped__
         for pause in PAUSES if self._reached else ():
             try:
-                answer: requests.Response = ask(
-                    self._registry, url, method, data, dict(headers), stream=stream
-                )
+                answer = self._once(url, method, data, dict(headers), stream=stream)
             except (requests.ConnectionError, requests.Timeout):
                 time.sleep(pause)
                 continue
             if answer.status_code < 500:
                 return answer
             time.sleep(pause)
-        answer = ask(self._registry, url, method, data, dict(headers), stream=stream)
+        answer = self._once(url, method, data, dict(headers), stream=stream)
         self._reached = True
         return answer
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
+import socket as sockets
 import subprocess
 import tarfile
+import time
 
 import pytest
 from image_debs import make_deb
@@ -263,3 +266,55 @@ def test_nothing_is_pushed_to_a_digest(base):
     where = Reference.parse(f"localhost/a@{base.digest}")
     with pytest.raises(ImageError, match="cannot be pushed to the digest"):
         Pusher(Layout(base.layout), where, SilentProgress())
+
+
+@pytest.fixture
+def closed_registry(registry, tmp_path):
+    """The registry once more, with a login: name `user`, word `secret` (bcrypt, as it wants)."""
+    (tmp_path / "htpasswd").write_text(
+        "user:$2b$04$rrxq.CRwCd0qUwqhVkHmTOCG6XELWRm4lw8996ihClODs4Vd.6w3G\n"
+    )
+    with sockets.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = (tmp_path / "registry.yml").read_text().replace(registry, f"127.0.0.1:{port}")
+    config += f"auth: {{htpasswd: {{realm: closed, path: {tmp_path / 'htpasswd'}}}}}\n"
+    (tmp_path / "closed.yml").write_text(config)
+    with (tmp_path / "closed.log").open("w") as log:
+        process = subprocess.Popen(
+            [need("docker-registry"), "serve", tmp_path / "closed.yml"], stdout=log, stderr=log
+        )
+    try:
+        for _ in range(100):
+            with sockets.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.engine
+def test_a_login_from_docker_s_config(base, closed_registry, tmp_path, read_base, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("DOCKER_CONFIG", raising=False)
+    reference = f"{closed_registry}/a/base@{base.digest}"
+
+    def login(word):
+        auth = base64.b64encode(f"user:{word}".encode()).decode()
+        config = tmp_path / "home" / ".docker" / "config.json"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(json.dumps({"auths": {closed_registry: {"auth": auth}}}))
+
+    with pytest.raises(ImageError, match="it asks for a login") as caught:
+        read_base(reference)
+    assert f"docker login {closed_registry}" in caught.value.remedy
+    login("wrong")
+    with pytest.raises(ImageError, match="does not take the login"):
+        read_base(reference)
+    login("secret")
+    where = Reference.parse(f"{closed_registry}/a/base:1")
+    assert Pusher(Layout(base.layout), where, SilentProgress()).push().digests == (base.digest,)
+    assert facts(read_base(reference)) == facts(read_base(str(base.layout)))
