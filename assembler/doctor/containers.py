@@ -8,6 +8,8 @@ from pathlib import Path
 
 from assembler.doctor.machine import version_of
 from assembler.doctor.model import Check
+from assembler.errors import MissingToolError
+from assembler.image.engine import find_engine
 from assembler.verify.sandbox import Trial, try_all
 from assembler.verify.sandbox.base import strace_works
 
@@ -42,6 +44,7 @@ def look() -> Iterator[Check]:
         required=True,
         remedy="" if works else INSTALL["bwrap"],
     )
+    yield _engine()
     yield _namespaces()
     traced = strace_works()
     yield Check(
@@ -75,13 +78,37 @@ def _sandbox(trial: Trial, *, others: bool) -> Check:
     )
 
 
-def _namespaces() -> Check:
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "true"],
-        check=False,
-        capture_output=True,
-        text=True,
+def _engine() -> Check:
+    try:
+        engine = find_engine()
+        works, found, remedy = True, f"{engine.name} {engine.version} answers", ""
+    except MissingToolError as error:
+        works, found, remedy = False, error.saw, error.remedy
+    return Check(
+        id="engine",
+        status="ok" if works else "missing",
+        found=found,
+        needed_for="load (optional; push and all gates need no engine)",
+        remedy=remedy,
     )
+
+
+def _namespaces() -> Check:
+    try:
+        done = subprocess.run(
+            ["unshare", "--user", "--map-root-user", "true"],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+    except OSError as error:
+        return Check(
+            id="user-namespaces",
+            status="limited",
+            found=f"unshare cannot be run ({error.strerror})",
+            needed_for="verify without root",
+            remedy="apt-get install util-linux",
+        )
     try:
         most = Path("/proc/sys/user/max_user_namespaces").read_text(encoding="ascii").strip()
     except OSError:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ NEEDED_DISK = {"cpu": 12 * GB, "rocm": 60 * GB}
 room for its largest stage; rocm: estimated from the sizes that its wheels unpack to. Other profiles
 are held against the largest."""
 NEEDED_MEMORY = 4 * GB
+NEEDED_TEMPORARY = 2 * GB
+"""The largest members of wheels, unpacked one at a time."""
 
 
 def look(workspace: Workspace, profile: Profile) -> Iterator[Check]:
@@ -31,6 +34,7 @@ def look(workspace: Workspace, profile: Profile) -> Iterator[Check]:
     yield _venv()
     yield _git()
     yield from _disk(workspace, profile)
+    yield _temporary()
     yield _memory()
 
 
@@ -117,8 +121,20 @@ def _git() -> Check:
 def _disk(workspace: Workspace, profile: Profile) -> Iterator[Check]:
     needed = NEEDED_DISK.get(profile.name, max(NEEDED_DISK.values()))
     seen: set[int] = set()
+    looked: set[Path] = set()
     for folder in (workspace.build, workspace.store, workspace.channel):
         place = next(path for path in (folder, *folder.parents) if path.exists())
+        if place not in looked and not os.access(place, os.W_OK):
+            yield Check(
+                id="disk-writable",
+                status="missing",
+                found=f"{place} cannot be written",
+                needed_for="everything",
+                required=True,
+                remedy="use a checkout of your own, and put store and channel elsewhere with "
+                "ASSEMBLER_STORE and -c",
+            )
+        looked.add(place)
         device = place.stat().st_dev
         if device in seen:
             continue
@@ -137,15 +153,24 @@ def _disk(workspace: Workspace, profile: Profile) -> Iterator[Check]:
             if short
             else "",
         )
-        if not os.access(place, os.W_OK):
-            yield Check(
-                id="disk-writable",
-                status="missing",
-                found=f"{place} cannot be written",
-                needed_for="everything",
-                required=True,
-                remedy="use a checkout of your own",
-            )
+
+
+def _temporary() -> Check:
+    """Judge where pip, git and the readers of archives put what they unpack."""
+    wanted = os.environ.get("TMPDIR", "")
+    place = Path(tempfile.gettempdir())
+    free = shutil.disk_usage(place).free
+    ignored = bool(wanted) and Path(wanted).absolute() != place
+    short = free < NEEDED_TEMPORARY
+    remedy = f"free {(NEEDED_TEMPORARY - free) / GB:.1f} GB, or set TMPDIR to another folder"
+    return Check(
+        id="temporary-folder",
+        status="limited" if short or ignored else "ok",
+        found=f"{free / GB:.0f} GB free at {place}"
+        + (f", since TMPDIR ({wanted}) cannot be used" if ignored else ""),
+        needed_for="fetch, gfx and verify (what they unpack for a moment)",
+        remedy=remedy if short else "set TMPDIR to a folder that can be written" if ignored else "",
+    )
 
 
 def _memory() -> Check:

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from assembler.doctor import Check, Examination, gpu, machine, network
+from assembler.doctor import Check, Examination, containers, gpu, machine, network
 from assembler.doctor.model import Status
 from assembler.verify.schemas import render
 from assembler.workspace import Workspace
@@ -117,3 +117,44 @@ def test_a_gpu_gives_the_flags_for_containers(
     assert one.status == "ok"
     group = (tmp_path / "kfd").stat().st_gid
     assert f"--device /dev/kfd --device /dev/dri --group-add {group}" in one.found
+
+
+def test_every_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one on a disk that another folder was looked at on."""
+    store = tmp_path / "store"
+    store.mkdir()
+    monkeypatch.setenv("ASSEMBLER_STORE", str(store))
+    monkeypatch.setattr(machine.os, "access", lambda path, _mode: Path(path) != store)
+    found = [
+        one for one in machine.look(Workspace.at(tmp_path), PROFILE) if one.id == "disk-writable"
+    ]
+    assert [one.found for one in found] == [f"{store} cannot be written"]
+    assert found[0].fatal
+
+
+def test_a_temporary_folder_that_is_not_the_users_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    (told,) = [
+        one for one in machine.look(Workspace.at(tmp_path), PROFILE) if one.id == "temporary-folder"
+    ]
+    assert told.status == "limited"
+    assert "none) cannot be used" in told.found
+    monkeypatch.setattr(machine.tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (told,) = [
+        one for one in machine.look(Workspace.at(tmp_path), PROFILE) if one.id == "temporary-folder"
+    ]
+    assert str(tmp_path) in told.found
+
+
+def test_no_program_at_all_is_told_and_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    found = {one.id: one for one in containers.look()}
+    assert found["engine"].status == "missing"
+    assert "podman is not installed" in found["engine"].found
+    assert found["user-namespaces"].status == "limited"
