@@ -21,7 +21,14 @@ from assembler.sources.store import Store
     metavar="DIR",
     help="Also make DIR a folder that needs no network: channel, locks, base packages.",
 )
-@click.option("-j", "--jobs", type=click.IntRange(1, 64), default=4, show_default=True)
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Downloads at once.",
+)
 def command(session: Session, target: Path | None, jobs: int) -> None:
     """Copy every locked package that is not in the channel into it, and write the locks anew.
 

@@ -61,6 +61,7 @@ def _documents(
 @click.option(
     "--format", "form", type=click.Choice([*FORMATS, "provenance"]), default="cyclonedx",
     show_default=True,
+    help="Which document; provenance is SLSA's.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, allow_dash=True), default="-",
@@ -95,6 +96,9 @@ def command(
         emit(data, nl=False)
     else:
         output.write_bytes(data)
+        if not output.is_relative_to("/dev"):  # whose reader takes every line for the document
+            facts = {"file": str(output), "format": form, "image": subject.digest}
+            session.show({**facts, "bytes": len(data)}, str(output))
 
 
 def _attach(session: Session, source: Layout, tag: str | None, lock_path: Path | None) -> None:

@@ -116,3 +116,12 @@ def test_a_choice_of_targets_stays_and_is_told(made: Workspace) -> None:
     assert "--gfx all takes them all" in plain.stderr
     every = run_assembler("clean-image", "-q", "--json", "--gfx", "all", cwd=made.root)
     assert json.loads(every.stdout)["gfx_targets"] == ["gfx942", "gfx950"]
+
+
+def test_a_document_that_was_written_is_named(made: Workspace) -> None:
+    words = run_assembler("sbom", "-o", "bill.json", cwd=made.root)
+    assert (words.returncode, words.stdout) == (0, "bill.json\n")
+    written = (made.root / "bill.json").read_text()
+    data = json.loads(run_assembler("sbom", "-o", "bill.json", "--json", cwd=made.root).stdout)
+    assert (data["file"], data["bytes"]) == ("bill.json", len(written.encode()))
+    assert run_assembler("sbom", "-o", "/dev/stdout", cwd=made.root).stdout == written
