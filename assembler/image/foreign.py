@@ -19,11 +19,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from assembler.digest import chunks
 from assembler.errors import ImageError
-from assembler.image.bases import open_base, unusable
+from assembler.image.bases import open_base
 from assembler.image.cache import scratch_file
 from assembler.image.compression import CORRUPT, LAYER, Codec
 from assembler.image.entry import WHITEOUT
 from assembler.image.layout import Layout
+from assembler.image.origins import unusable
 from assembler.image.tarstream import Pieces
 from assembler.progress import Progress
 
