@@ -18,6 +18,7 @@ from assembler.errors import ImageError
 from assembler.image import foreign
 from assembler.image.archive import write_archive
 from assembler.image.compression import Codec
+from assembler.image.connection import Connection
 from assembler.image.documents import INDEX, index
 from assembler.image.layout import Layout
 from assembler.image.registry import Pusher, Reference
@@ -224,6 +225,26 @@ def test_a_registry_gives_the_same_base_by_digest(
     shutil.rmtree(found.layout)
     with pytest.raises(ImageError, match="has no sha256:"):
         read_base(reference)
+
+
+@pytest.mark.engine
+def test_an_index_in_a_registry(base, read_base, registry):
+    """What a tag of Docker Hub names is an index of platforms, and so is its digest."""
+    where = Reference.parse(f"{registry}/a/base")
+    Pusher(Layout(base.layout), where, SilentProgress()).push(("1",))
+    (entry,) = Layout(base.layout).entries()
+    plain = {key: entry[key] for key in ("mediaType", "digest", "size", "platform")}
+    data = index([{**plain, "platform": {"os": "windows", "architecture": "amd64"}}, plain])
+    digest = f"sha256:{foreign.hashlib.sha256(data).hexdigest()}"
+    Connection(where).ask("PUT", "/manifests/all", expect=(201,), data=data,
+                          headers={"Content-Type": INDEX})  # fmt: skip
+    for _ in range(2):
+        assert read_base(f"{registry}/a/base@{digest}").digest == base.digest
+    with pytest.raises(ImageError, match="is a tag") as caught:
+        read_base(f"{registry}/a/base:all")
+    assert caught.value.remedy.endswith(digest)
+    with pytest.raises(ImageError, match="nothing for linux/arm64"):
+        read_base(f"{registry}/a/base@{digest}", "arm64")
 
 
 @pytest.mark.engine
