@@ -78,3 +78,27 @@ def test_every_rule_has_a_name_and_a_reason(script: ModuleType, parts: Path) -> 
             assert rule.name
             assert len(rule.reason) > 10
         assert len({rule.name for rule in rules}) == len(rules)
+
+
+def test_a_familys_files_are_in_its_own_package_or_end_the_build(script: ModuleType) -> None:
+    parts, leave_out = script.read_rules(ROOT / "recipes" / "rocm" / "pytorch" / "parts.toml")
+    [device] = [part for part in parts if part.name == "device"]
+    shared = "torch/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.hsaco"
+    own = "torch/lib/aotriton.images/amd-gfx1100/flash/attn_fwd.hsaco"
+
+    def wants(gfx: str, path: str, *, alone: bool = False) -> bool:
+        selection = script.Selection(parts, leave_out, device, gfx, {}, alone)
+        return bool(selection.wants(path, 1))
+
+    assert [wants(gfx, shared) for gfx in ("gfx11", "gfx1100", "gfx1101", "gfx12")] == [
+        True, False, False, False,
+    ]  # fmt: skip
+    assert [wants(gfx, own) for gfx in ("gfx11", "gfx1100", "gfx1101")] == [False, True, False]
+    # nothing is lost: a file for all of a family without a package is an error
+    lost = "torch/lib/rocblas/library/Kernels_gfx90x.hsaco"
+    assert not wants("gfx1100", lost, alone=True)
+    with pytest.raises(SystemExit, match="is for all of gfx9, which has no package"):
+        wants("gfx942", lost, alone=True)
+    host = script.Selection(parts, leave_out, None, None, {})
+    assert not host.wants(shared, 7)
+    assert host.parted == {("device", "gfx11"): [1, 7]}
