@@ -80,7 +80,7 @@ class Candidate:
         if self.place.is_dir() and any(self.place.iterdir()):
             self._replace(new, digests)
         else:
-            self.path.rename(self.place)
+            self.path.rename(_real(self.place))
         discard(self.place)
         stamps = Stamps.of(self.place, self._cache)
         for digest in digests:
@@ -108,12 +108,19 @@ class Candidate:
 
 def candidate_path(place: Path) -> Path:
     """Return where the candidate for a place lies: on its file system, out of sight."""
+    place = _real(place)
     return place.with_name(f".{place.name}.state") / "candidate" / place.name
 
 
 def failed_path(place: Path) -> Path:
     """Return where an image lies that failed and was kept."""
+    place = _real(place)
     return place.with_name(f"{place.name}.failed")
+
+
+def _real(place: Path) -> Path:
+    """Return the folder that a place stands for, which may be a link to another disk."""
+    return Path(os.path.realpath(place))
 
 
 def discard(place: Path) -> None:

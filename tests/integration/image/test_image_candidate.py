@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,24 @@ def test_a_blob_that_changes_meanwhile_is_not_accepted(swap, channel, place):
     with pytest.raises(ImageError, match="changed while it was verified"), swap() as result:
         spoil(result.layout, result.digest)
     assert files(place) == before
+
+
+def test_a_place_that_is_a_link_to_another_disk(swap, channel, place, tmp_path):
+    """A link into memory where there is one, which no hard link or rename reaches."""
+    memory = Path("/dev/shm")
+    disk = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else tmp_path))
+    try:
+        place.parent.mkdir(parents=True)
+        place.symlink_to(disk / "tiny")
+        for content in (b"1", b"2"):
+            change(channel, content)
+            with swap() as result:
+                assert result.layout.is_relative_to(disk)
+            assert place.is_symlink()
+            assert digest_at(place) == result.digest
+        assert {path.name for path in disk.iterdir()} == {"tiny", ".tiny.state"}
+    finally:
+        shutil.rmtree(disk)
 
 
 def test_something_else_at_the_place_stays(swap, place):
