@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,6 +132,8 @@ class Buildah:
         if os.geteuid():
             raise BenchmarkError("buildah was not tried: it needs root here")
         self.kitchen = kitchen
+        self.base = folder / "base"
+        self.base.symlink_to(kitchen.base)
         settings = folder / "containers.conf"
         settings.write_text(CONTAINERS)
         self.env = {"CONTAINERS_CONF": str(settings)}
@@ -150,7 +151,7 @@ class Buildah:
         return run(
             [*self.storage, "bud", "--isolation", "oci", "--runtime", "runc", "--network", "none",
              "--no-cache", "--layers=false", "-q", "-t", f"{way}:latest",
-             "--build-context", f"base=container-image://oci:{kitchen.base}:latest",
+             "--build-context", f"base=container-image://oci:{self.base}:latest",
              "--build-context", f"wheels={kitchen.wheels}",
              "-f", kitchen.dockerfile(way), kitchen.contexts],
             kitchen.subject.clock, self.env,
@@ -228,13 +229,21 @@ BUILDERS: tuple[type[BuildKit] | type[Buildah], ...] = (BuildKit, Buildah)
 @contextlib.contextmanager
 def opened(kind: type[BuildKit] | type[Buildah], kitchen: Kitchen) -> Iterator[Builder]:
     """Start a builder in a folder of its own and end it; BenchmarkError says why there is none."""
-    # A short path: buildah takes no run root over 50 characters.
-    with tempfile.TemporaryDirectory(
-        prefix="ib-", dir="/tmp", ignore_cleanup_errors=True
-    ) as folder:
-        builder = kind(kitchen, Path(folder))
+    # Short, since buildah takes no run root over 50 characters, and of letters that may be in an
+    # image's name, since it takes the base's path for one.
+    with _folder(Path("/tmp") / f"ib{os.getpid()}") as folder:
+        builder = kind(kitchen, folder)
         try:
             builder.warm_up()
             yield builder
         finally:
             builder.close()
+
+
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[Path]:
+    path.mkdir(mode=0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

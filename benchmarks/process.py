@@ -89,6 +89,6 @@ def run(command: Sequence[str | Path], clock: Clock, env: Mapping[str, str] | No
             raise BenchmarkError(f"the time budget was used up while {words[0]} ran")
         if process.returncode:
             said.seek(0)
-            words_said = said.read().decode(errors="replace").strip()[-500:]
-            raise BenchmarkError(f"{' '.join(words[:6])} …: {words_said}")
+            lines = said.read().decode(errors="replace").strip().splitlines() or ["no message"]
+            raise BenchmarkError(f"{Path(words[0]).name} failed: {lines[-1][-200:]}")
     return Ran(seconds, usage.ru_maxrss * 1024)

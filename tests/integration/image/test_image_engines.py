@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import re
 import shlex
 import shutil
 import socket as sockets
@@ -51,11 +52,21 @@ def test_skopeo_keeps_the_digest(make_image, channel, tmp_path, codec):
     assert Layout(tmp_path / "again").entries()[0]["digest"] == result.digest
 
 
-def test_runc_runs_what_umoci_unpacks(make_image, runnable, tmp_path):
-    umoci, runc = need("umoci"), need("runc")
+def need_umoci(codec: Codec) -> str:
+    """Return umoci's path; skipped when it reads no such layers."""
+    umoci = need("umoci")
+    version = tuple(map(int, re.findall(r"\d+", run(umoci, "--version"))[:2]))
+    if codec.name == "zstd" and version < (0, 6):
+        pytest.skip(f"umoci {'.'.join(map(str, version))} reads no zstd layers")
+    return umoci
+
+
+@each_codec
+def test_runc_runs_what_umoci_unpacks(make_image, runnable, tmp_path, codec):
+    umoci, runc = need_umoci(codec), need("runc")
     if os.geteuid():
         pytest.skip("runc needs root here")
-    result = make_image(lock_of(runnable), runnable, options=Options(codec=Codec("gzip", 6)))
+    result = make_image(lock_of(runnable), runnable, options=Options(codec=codec))
     bundle = tmp_path / "bundle"
     run(umoci, "unpack", "--image", f"{result.layout}:latest", bundle)
     config = json.loads((bundle / "config.json").read_text())
@@ -67,18 +78,17 @@ def test_runc_runs_what_umoci_unpacks(make_image, runnable, tmp_path):
     assert said == GREETING.decode()
 
 
-def test_umoci_unpacks_the_union(make_image, channel, tmp_path):
-    umoci = need("umoci")
-    result = make_image(lock_of(channel), channel, options=Options(codec=Codec("gzip", 6)))
+@each_codec
+def test_umoci_unpacks_the_union(make_image, channel, tmp_path, codec):
+    umoci = need_umoci(codec)
+    result = make_image(lock_of(channel), channel, options=Options(codec=codec))
     bundle = tmp_path / "bundle"
     run(umoci, "unpack", *(["--rootless"] if os.geteuid() else []),
         "--image", f"{result.layout}:latest", bundle)  # fmt: skip
     config = json.loads((bundle / "config.json").read_text())
     assert config["process"]["user"] == {"uid": 65532, "gid": 65532}
     assert config["process"]["args"] == ["/opt/atom/bin/tiny"]
-    skopeo = need("skopeo")
-    run(skopeo, "inspect", f"oci:{result.layout}:latest")
-    plain = make_image(lock_of(channel), channel, tmp_path / "zstd", tag="latest")
+    plain = make_image(lock_of(channel), channel, tmp_path / "plain", tag="latest")
     assert installed(bundle / "rootfs" / "opt" / "atom") == union(plain.layout, "/opt/atom")
 
 
