@@ -129,7 +129,7 @@ def test_an_environment_at_a_short_and_a_long_prefix(
 def test_the_recipes_own_tests_pass(profile: Profile) -> None:
     """Each package is installed with what it declares and nothing else, and its tests run there."""
     done = run_assembler(
-        "test", "--profile", "cpu", "--json", "-q", "--keep-going", cwd=ROOT, timeout=600
+        "test", "--profile", "cpu", "--json", "-q", "--keep-going", cwd=ROOT, timeout=1200
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
