@@ -97,7 +97,7 @@ def _assembly(subject: Subject, rounds: int) -> dict[str, Any]:
         "seconds": [ran.seconds for ran in ours],
         "peak_bytes": max(ran.peak for ran in ours),
         "tar_seconds": [ran.seconds for ran in packed],
-        "tar_bytes": (subject.work / "tar.zst").stat().st_size,
+        "tar_bytes": (subject.work / "tree.tar.zst").stat().st_size,
     }
 
 

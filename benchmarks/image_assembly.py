@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tarfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,12 +61,16 @@ class Subject:
             shutil.rmtree(self.work / "cache" / name, ignore_errors=True)
         return self.assemble(layout)
 
-    def unpack(self, layout: str = "cold", tree: str = "tree") -> None:
-        """Write an image's layers into a folder, lowest first, for tar to pack again."""
+    def unpack(
+        self, layout: str = "cold", tree: str = "tree", only: Collection[str] | None = None
+    ) -> None:
+        """Write an image's layers, or those of the digests, into a folder, lowest first."""
         source = Layout(self.work / layout)
         manifest = source.document(source.entries()[0]["digest"])
         assert manifest is not None
         for layer in manifest["layers"]:
+            if only is not None and layer["digest"] not in only:
+                continue
             with source.blob(layer["digest"]).open("rb") as blob:
                 pieces = Pieces(Codec("zstd", 3).expand(chunks(blob)))
                 with tarfile.open(fileobj=pieces, mode="r|") as archive:  # type: ignore[call-overload]
@@ -80,12 +85,13 @@ class Subject:
             size += len(packer.compress(path.read_bytes()))
         return size + len(packer.flush())
 
-    def tar(self) -> Ran:
-        """Pack, compress and hash the image's files with tar, zstd and sha256sum."""
-        names = " ".join(sorted(path.name for path in (self.work / "tree").iterdir()))
+    def tar(self, tree: str = "tree") -> Ran:
+        """Pack, compress and hash a folder's files with tar, zstd and sha256sum."""
+        names = " ".join(sorted(path.name for path in (self.work / tree).iterdir()))
         script = PIPELINE.format(
-            tree=self.work / "tree", names=names, out=self.work / "tar.zst", threads=self.threads
-        )
+            tree=self.work / tree, names=names, out=self.work / f"{tree}.tar.zst",
+            threads=self.threads,
+        )  # fmt: skip
         return run(["bash", "-c", script], self.clock)
 
     def change_one(self, layout: str = "cold") -> tuple[str, int]:

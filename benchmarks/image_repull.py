@@ -54,6 +54,7 @@ def measure(subject: Subject, atom: Path) -> dict[str, Any]:
         "layer_bytes": sum(part["size"] for part in layers),
         "first_seconds": first.seconds,
         "assembly_seconds": second.seconds,
+        "package_seconds": _alone(subject, {part["digest"] for part in layers}),
     }
 
 
@@ -109,6 +110,17 @@ def _image(subject: Subject, project: Path, tree: Path, layout: str) -> Ran:
         "image", "--output", subject.work / layout, "--cache", subject.work / "cache",
         "--jobs", str(subject.threads),
     )  # fmt: skip
+
+
+def _alone(subject: Subject, layers: set[str]) -> float:
+    """Return what compiling, packing, compressing and hashing the new layers costs elsewhere."""
+    subject.unpack("after", "alone", layers)
+    tree = subject.work / "alone"
+    for path in tree.rglob("*.pyc"):
+        path.unlink()
+    # Some modules are templates or for other Pythons; compileall then ends with status 1.
+    script = f'"{sys.executable}" -m compileall -q -j {subject.threads} "{tree}" >&2 || true'
+    return run(["bash", "-c", script], subject.clock).seconds + subject.tar("alone").seconds
 
 
 def _demand_only_atom(project: Path, subject: Subject) -> None:

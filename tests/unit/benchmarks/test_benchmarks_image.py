@@ -35,7 +35,8 @@ RESULT = {
         "repull": {
             "bytes": 2_010_000, "image_bytes": 502_000_000, "layers": ["app"],
             "packages": ["atom-device=1.0", "atom=0.1.6"], "layer_bytes": 2_000_000,
-            "first_seconds": 9.0, "assembly_seconds": 1.2,
+            "first_seconds": 9.0, "assembly_seconds": 3.0,
+            "package_seconds": 1.5,
         },
         "BuildKit": {
             "uv": {"seconds": 60.0, "bytes": 580_000_000, "ours": 15.0},
