@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from assembler.targets import spelled_targets
 from assembler.verify.findings import Finding, GateResult, Severity
 from assembler.verify.gates.packages import declared_targets
 from assembler.verify.gfx.bundle import Entry
@@ -23,6 +24,8 @@ from assembler.verify.tree import Tree
 
 GATE = "gfx"
 NAMED = re.compile(r"gfx\d+(?:-\d+)?-generic|gfx[0-9]+[0-9a-f]*(?![0-9A-Za-z])")
+# What the members of a family share: gfx11xx, gfx120x.
+FAMILY = re.compile(r"gfx[0-9a-f]+x+(?![0-9A-Za-z])")
 FAT = (Kind.BUNDLE, Kind.COMPRESSED_BUNDLE, Kind.EMBEDDED)
 ANY_PROCESSOR = "amdgcnspirv"
 
@@ -145,7 +148,7 @@ def _targets_of(
 ) -> Iterator[Finding]:
     processors_here = sorted({one.processor for one in objects})
     covered = {target for one in objects for target in _covered(one, targets)}
-    if not covered:
+    if not covered and not _shared(path, targets):
         yield Finding(
             id="gfx/foreign-target",
             subject=path,
@@ -174,6 +177,12 @@ def _targets_of(
             remedy="build it for the declared targets alone to save that room",
         )
     yield from _bound(path, objects, targets)
+
+
+def _shared(path: str, targets: Sequence[str]) -> bool:
+    """Whether a file is named after a family that a declared target is of."""
+    names = FAMILY.findall(path)
+    return any(target in spelled_targets(name) for name in names for target in targets)
 
 
 def _covered(one: CodeObject, targets: Sequence[str]) -> set[str]:

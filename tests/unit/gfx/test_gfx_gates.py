@@ -263,3 +263,13 @@ def test_feature_mismatches_between_id_and_header(tmp_path: Path) -> None:
     data = make.host_elf((".hip_fatbin", make.bundle(entries)))
     result = judge(folder(tmp_path / "t", {"lib.so": data}), Policy(targets=("gfx90a",)))
     assert ids(result) == ["gfx/feature-bound", "gfx/id-mismatch"]
+
+
+def test_what_a_family_shares_is_a_note_for_its_members(tmp_path: Path) -> None:
+    shared = {"lib/aotriton.images/amd-gfx120x/k.hsaco": make.elf(make.GFX1201)}
+    member = folder(tmp_path / "a", {**shared, "lib/hsa/gfx1200/k.co": make.elf(0x48)})
+    result = judge(member, Policy(targets=("gfx1200",)))
+    assert (result.verdict, ids(result)) == ("pass", ["gfx/extra-target"])
+    stranger = folder(tmp_path / "b", {**shared, "lib/hsa/gfx942/k.co": ONE})
+    result = judge(stranger, Policy(targets=("gfx942",)))
+    assert (result.verdict, ids(result)) == ("fail", ["gfx/foreign-target"])
