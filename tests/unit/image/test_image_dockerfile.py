@@ -7,6 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from assembler.image.activation import environment
 from assembler.stack import read_stack
 
@@ -40,3 +42,9 @@ def test_the_channel_is_mounted_never_copied():
     mounts = re.findall(r"--mount=type=bind,from=(\w+),target=(\S+)", TEXT)
     assert mounts == [("channel", "/channel"), ("store", "/store")]
     assert not re.search(r"COPY[^\n]*(channel|build/)", TEXT)
+
+
+@pytest.mark.parametrize("name", ["Dockerfile.clean", "Dockerfile.channel"])
+def test_no_frontend_is_fetched_from_a_registry(name):
+    lines = (ROOT / "docker" / name).read_text().splitlines()
+    assert not [line for line in lines if re.match(r"#\s*syntax\s*=", line, re.IGNORECASE)]
