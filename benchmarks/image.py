@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,10 @@ def options(words: list[str]) -> argparse.Namespace:
 def main(words: list[str]) -> int:
     """Measure, print the table, keep the result; 1 when the stack is not there."""
     arguments = options(words)
+    if arguments.write and find_spec("matplotlib") is None:
+        print("--write draws with matplotlib: pip install -c constraints.txt -e .[bench]",
+              file=sys.stderr)  # fmt: skip
+        return 1
     if arguments.given:
         found = json.loads(arguments.given.read_text())
     else:
