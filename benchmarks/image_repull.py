@@ -22,6 +22,7 @@ from benchmarks.image_assembly import Subject
 from benchmarks.process import ROOT, BenchmarkError, Ran, run
 
 MODULE = Path("atom", "__init__.py")
+LAYOUT = "repull-image"  # both images, one after the other, as on a machine that makes releases
 COPIED = ("recipes", "stack.toml")
 HASH = re.compile("[0-9a-f]{64}")
 # Parts of a store that only fetching from elsewhere needs.
@@ -36,12 +37,12 @@ def measure(subject: Subject, atom: Path) -> dict[str, Any]:
     tree, project = folder / "atom", folder / "project"
     shutil.copytree(atom, tree, symlinks=True)
     _copy_project(subject, project)
-    first = _image(subject, project, tree, "before")
+    first = _image(subject, project, tree)
+    held = {part["digest"] for part in _parts(subject.work / LAYOUT)}
     with (tree / MODULE).open("a") as module:
         module.write("\n# one line more\n")
-    second = _image(subject, project, tree, "after")
-    held = {part["digest"] for part in _parts(subject.work / "before")}
-    wanted = _parts(subject.work / "after")
+    second = _image(subject, project, tree)
+    wanted = _parts(subject.work / LAYOUT)
     new = [part for part in wanted if part["digest"] not in held]
     layers = [part for part in new if "annotations" in part]
     return {
@@ -90,7 +91,7 @@ def _link(source: str, place: str) -> None:
     shutil.copy2(source, place)
 
 
-def _image(subject: Subject, project: Path, tree: Path, layout: str) -> Ran:
+def _image(subject: Subject, project: Path, tree: Path) -> Ran:
     """Build ATOM's package from the tree, lock, and assemble; return what assembly took."""
 
     def assembler(*words: str | Path) -> Ran:
@@ -107,14 +108,14 @@ def _image(subject: Subject, project: Path, tree: Path, layout: str) -> Ran:
     assembler("build", "--offline")
     assembler("lock")
     return assembler(
-        "image", "--output", subject.work / layout, "--cache", subject.work / "cache",
+        "image", "--output", subject.work / LAYOUT, "--cache", subject.work / "cache",
         "--jobs", str(subject.threads),
     )  # fmt: skip
 
 
 def _alone(subject: Subject, layers: set[str]) -> float:
     """Return what compiling, packing, compressing and hashing the new layers costs elsewhere."""
-    subject.unpack("after", "alone", layers)
+    subject.unpack(LAYOUT, "alone", layers)
     tree = subject.work / "alone"
     for path in tree.rglob("*.pyc"):
         path.unlink()
