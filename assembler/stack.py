@@ -110,7 +110,8 @@ class Profile(_Data):
                     f"profile {self.name!r} has no variant axis {axis!r}",
                     remedy=f"the axes it offers are {offered}",
                 )
-        other = [value for axis, value in chosen.items() if self.choose[axis] != value]
+        # In the profile's order: what is chosen names the stack, not how it was typed.
+        other = [chosen[axis] for axis, own in self.choose.items() if chosen.get(axis, own) != own]
         if not other:
             return self
         suffix = "".join(f"-{value}" for value in other)
@@ -168,6 +169,23 @@ class Stack(_Data):
                 else f"{guess} is among the profiles {', '.join(sorted(self.profile))}",
             )
         return self.profile[wanted]
+
+    def options(self, profile: Profile) -> tuple[str, ...]:
+        """Return the command-line options that choose a profile made from one of these."""
+        for name, base in self.profile.items():
+            other = {
+                axis: value
+                for axis, value in profile.choose.items()
+                if base.choose.get(axis, value) != value
+            }
+            if base.with_variants(other).name == profile.name:
+                variants = (("--variant", f"{axis}={value}") for axis, value in other.items())
+                flavour = ("--flavour", profile.flavour) if profile.flavour else ()
+                return ("--profile", name, *(word for pair in variants for word in pair), *flavour)
+        raise ConfigError(
+            f"there is no profile that {profile.name!r} is made from",
+            remedy=f"stack.toml has the profiles {', '.join(sorted(self.profile))}",
+        )
 
 
 def read_stack(path: Path) -> Stack:

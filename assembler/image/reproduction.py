@@ -129,10 +129,9 @@ def reproduce(
     """Make an image again below ``scratch`` and compare it with the one in ``layout``."""
     home = scratch / "home"
     home.mkdir(parents=True)
-    flavour = ("--flavour", profile.flavour) if profile.flavour else ()
     command = [
         sys.executable, "-m", "assembler", "image", "--quiet",
-        "--project", str(workspace.root), "--profile", profile.name, *flavour,
+        "--project", str(workspace.root), *workspace.stack().options(profile),
         "--channel", str(workspace.channel), "--lock", str(lock.absolute()),
         "--compression", recipe.codec.name, "--level", str(recipe.codec.level),
         "--max-layers", str(recipe.budget), "--tag", recipe.tag,
