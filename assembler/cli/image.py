@@ -17,12 +17,11 @@ from assembler.cli.paths import LOCK
 from assembler.errors import ConfigError, ImageError
 from assembler.image.archive import archive_file, write_archive
 from assembler.image.assemble import assemble_all, preview
-from assembler.image.bases import held_layers
 from assembler.image.compression import Codec
 from assembler.image.cut import parse_size
 from assembler.image.documents import ARCHITECTURES
 from assembler.image.epoch import Epoch
-from assembler.image.foreign import read_base
+from assembler.image.foreign import ForeignBase
 from assembler.image.layout import Layout
 from assembler.image.plan import DEFAULT_BUDGET
 from assembler.image.reproduction import find_entry
@@ -112,15 +111,13 @@ def command(
         epoch=Epoch.from_environment(),
         jobs=jobs,
         max_layer_size=parse_size(max_layer_size) if max_layer_size else None,
-        base=read_base(base, architecture, cache, session.progress, plain_http=plain_http)
-        if base
-        else None,
+        base=_base(session, base, architecture, cache, plain_http=plain_http),
     )
     layout = workspace.image_layout(profile) if form != "oci" or not output else output
     if since is not None and not only_plan:
         raise ConfigError("--since says what --plan compares with", remedy="add --plan")
     if only_plan:
-        held = held_layers(since, architecture, plain_http=plain_http) if since else None
+        held = _held(since, architecture, plain_http=plain_http)
         _show_plan(session, wanted, layout, options, cache, since, held)
         return
     if str(output) == "-" and form == "oci":
@@ -147,6 +144,27 @@ def command(
         {"images": [result.as_dict() for result in results], "seconds": round(seconds, 3)},
         "\n".join(describe(result, seconds) for result in results),
     )
+
+
+# What talks to registries takes a second to load: only those who name another image pay for it.
+
+
+def _base(
+    session: Session, base: str | None, architecture: str, cache: Path, *, plain_http: bool
+) -> ForeignBase | None:
+    if base is None:
+        return None
+    from assembler.image.survey import read_base
+
+    return read_base(base, architecture, cache, session.progress, plain_http=plain_http)
+
+
+def _held(since: str | None, architecture: str, *, plain_http: bool) -> frozenset[str] | None:
+    if since is None:
+        return None
+    from assembler.image.bases import held_layers
+
+    return held_layers(since, architecture, plain_http=plain_http)
 
 
 def _write_tar(
