@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import shutil
 import socket as sockets
@@ -15,7 +16,7 @@ from image_debs import make_deb
 from image_packages import Item, lock_of, make_conda, members, need
 
 from assembler.errors import ImageError
-from assembler.image import foreign
+from assembler.image import survey
 from assembler.image.archive import write_archive
 from assembler.image.compression import Codec
 from assembler.image.connection import Connection
@@ -50,7 +51,7 @@ def read_base(tmp_path):
     """Read a base with a cache of the test's own."""
 
     def read(text, architecture="amd64"):
-        return foreign.read_base(text, architecture, tmp_path / "cache", SilentProgress())
+        return survey.read_base(text, architecture, tmp_path / "cache", SilentProgress())
 
     return read
 
@@ -191,7 +192,7 @@ def test_a_base_without_the_c_library(make_image, tmp_path, image, read_base):
 
 def test_layers_are_looked_through_once(base, read_base, monkeypatch):
     first = read_base(str(base.layout))
-    monkeypatch.setattr(foreign, "_scan", lambda *arguments: pytest.fail("read again"))
+    monkeypatch.setattr(survey, "_scan", lambda *arguments: pytest.fail("read again"))
     assert facts(read_base(str(base.layout))) == facts(first)
 
 
@@ -200,7 +201,7 @@ def test_an_index_of_platforms(base, read_base, tmp_path):
     (entry,) = layout.entries()
     other = {**entry, "platform": {"os": "linux", "architecture": "arm64"}}
     data = index([other, {key: entry[key] for key in ("mediaType", "digest", "size", "platform")}])
-    name = foreign.hashlib.sha256(data).hexdigest()
+    name = hashlib.sha256(data).hexdigest()
     (layout.blobs / name).write_bytes(data)
     listed = {"mediaType": INDEX, "digest": f"sha256:{name}", "size": len(data)}
     (layout.path / "index.json").write_bytes(index([listed]))
@@ -235,7 +236,7 @@ def test_an_index_in_a_registry(base, read_base, registry):
     (entry,) = Layout(base.layout).entries()
     plain = {key: entry[key] for key in ("mediaType", "digest", "size", "platform")}
     data = index([{**plain, "platform": {"os": "windows", "architecture": "amd64"}}, plain])
-    digest = f"sha256:{foreign.hashlib.sha256(data).hexdigest()}"
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     Connection(where).ask("PUT", "/manifests/all", expect=(201,), data=data,
                           headers={"Content-Type": INDEX})  # fmt: skip
     for _ in range(2):

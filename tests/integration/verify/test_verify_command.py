@@ -80,9 +80,9 @@ def test_why_explains_a_library(verify: Run, tmp_path: Path) -> None:
 def test_what_users_get_wrong_is_one_sentence(verify: Run, tmp_path: Path) -> None:
     layout = make_layout(tmp_path / "l", [{"a": "x"}])
     cases = {
-        (str(tmp_path / "missing"),): (11, "there is no"),
+        (str(tmp_path / "missing"),): (3, "there is no"),
         (str(layout), "--gate", "smell"): (3, "there is no gate 'smell'"),
-        (str(layout), "--policy", str(tmp_path / "none.toml")): (3, "cannot be read"),
+        (str(layout), "--policy", str(tmp_path / "none.toml")): (3, "there is no policy"),
     }
     for arguments, (code, words) in cases.items():
         done = verify(*arguments)
