@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from assembler.digest import sha256_bytes
-from assembler.errors import ImageError
+from assembler.errors import ConfigError, ImageError
 from assembler.image.cache import scratch_file
 from assembler.image.connection import DOCKER_LIST, DOCKER_MANIFEST, Connection, Reference
 from assembler.image.documents import INDEX, MANIFEST, REF_NAME
@@ -59,7 +59,8 @@ def open_base(
 
     ``text`` is a folder or a tar with ``:TAG`` or ``@DIGEST`` where it holds several images, or
     HOST/NAME@DIGEST; ``oci:``, ``oci-archive:`` and ``docker://`` before it say which. Of several
-    platforms the one with this OCI ``architecture`` is taken. Raises ImageError.
+    platforms the one with this OCI ``architecture`` is taken. Raises ImageError, and ConfigError
+    when nothing is at the path.
     """
     kind, place, tag, digest = _split(text)
     if kind == REGISTRY:
@@ -130,7 +131,14 @@ def _split(text: str) -> tuple[str, str, str | None, str | None]:
             kind = ARCHIVE
         else:
             kind = REGISTRY if _names_registry(text) else LAYOUT
-    return (kind, text, None, None) if kind == REGISTRY else (kind, path, tag, digest or None)
+    if kind == REGISTRY:
+        return kind, text, None, None
+    if not Path(path).exists():
+        raise ConfigError(
+            f"there is no image at {path}",
+            remedy="name an OCI layout, an archive of one, or HOST/NAME@sha256:...",
+        )
+    return kind, path, tag, digest or None
 
 
 def _names_registry(text: str) -> bool:

@@ -28,6 +28,28 @@ PLACEHOLDER = "/opt/" + "placehold_" * 12
 TIMESTAMP = 1_750_000_000
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
+# A profile that builds nothing: commands work with the channel and lock that a test made.
+STACK = """
+default_profile = "tiny"
+[profile.tiny]
+summary = "test"
+python = "3.11"
+variants = []
+recipes = []
+root = "tiny"
+root_without_source = "tiny"
+[profile.tiny.virtual_packages]
+__unix = "0"
+[profile.tiny.image]
+name = "tiny"
+user = "65532:65532"
+entrypoint = ["/opt/atom/bin/tiny"]
+[profile.tiny.image.base]
+suite = "trixie"
+glibc = "2.41"
+packages = []
+"""
+
 
 @dataclass(frozen=True)
 class Item:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from image_debs import make_base, make_deb
-from image_packages import Item, fill_channel, layers, lock_of, members
+from image_packages import STACK, Item, fill_channel, layers, lock_of, members
 
 from assembler.channel.index import publish
 from assembler.image.layout import Layout
@@ -20,25 +20,7 @@ from assembler.progress import SilentProgress
 from assembler.sources.store import Store
 
 BUSYBOX = Path("/bin/busybox")
-STACK = """
-default_profile = "tiny"
-[profile.tiny]
-summary = "test"
-python = "3.11"
-variants = []
-recipes = []
-root = "tiny"
-root_without_source = "tiny"
-[profile.tiny.virtual_packages]
-__unix = "0"
-[profile.tiny.image]
-name = "tiny"
-user = "65532:65532"
-entrypoint = ["/opt/atom/bin/tiny"]
-[profile.tiny.image.base]
-suite = "trixie"
-glibc = "2.41"
-packages = []
+FLAVOUR = """
 [profile.tiny.flavours.debug]
 summary = "with a shell"
 base = ["busybox-static"]
@@ -50,7 +32,7 @@ def project(tmp_path):
     """A project with the locks of a profile and of its flavour."""
     root = tmp_path / "project"
     made = fill_channel(root / "made")
-    (root / "stack.toml").write_text(STACK)
+    (root / "stack.toml").write_text(STACK + FLAVOUR)
     packages = sorted(made.glob("*/*.conda"))
     publish(root / "channel", packages, progress=SilentProgress())
     store = Store(root / "build" / "store")
