@@ -7,18 +7,15 @@ the test there. It may take its process down; the result file is the only thing 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rattler import Channel, MatchSpec, VirtualPackage, solve
 from rattler.exceptions import GatewayError, SolverError
 from rattler_build import Package, RattlerBuildError
 
-from assembler.build.worker import PackageLog, die_with_parent
+from assembler.build.worker import PackageLog, serve
 
 # What a test prints, at the start of a line, when it needs what the machine lacks.
 NOT_RUN = "not-run: "
@@ -81,18 +78,5 @@ def run(job: Job) -> Result:
     return Result(passed, time.monotonic() - started, error, tuple(dict.fromkeys(reasons)))
 
 
-def main() -> None:
-    """Read the job, do it, write the result whole."""
-    die_with_parent()
-    job_file, result_file = map(Path, sys.argv[1:3])
-    data = json.loads(job_file.read_text(encoding="utf-8"))
-    result = run(Job(**{**data, "channels": tuple(data["channels"])}))
-    partial = result_file.with_suffix(".part")
-    partial.write_text(json.dumps(asdict(result)), encoding="utf-8")
-    partial.replace(result_file)
-    sys.stdout.flush()
-    os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    serve(lambda job: run(Job(**job)))

@@ -15,10 +15,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rattler_build import EnvironmentIsolation, RattlerBuildError, ToolConfiguration
 from rattler_build.progress import LogEvent, SimpleProgressCallback
@@ -28,6 +28,9 @@ from assembler.build.normal import Stamp, normalise
 from assembler.build.recipes import render_variants
 from assembler.errors import AssemblerError, ConfigError
 from assembler.variants import Axes
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PR_SET_PDEATHSIG = 1
 LEFT_OUT = "left-out: "
@@ -166,13 +169,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main() -> None:
-    """Read the job, do it, write the result whole."""
+def serve(do: Callable[[dict[str, Any]], DataclassInstance]) -> None:
+    """Read the job file, do what it says, write the result whole, and leave at once."""
     die_with_parent()
     job_file, result_file = map(Path, sys.argv[1:3])
     data = json.loads(job_file.read_text(encoding="utf-8"))
-    job = Job(**{**data, "channels": tuple(data["channels"])})
-    result = run(job)
+    result = do({**data, "channels": tuple(data["channels"])})
     partial = result_file.with_suffix(".part")
     partial.write_text(json.dumps(asdict(result)), encoding="utf-8")
     partial.replace(result_file)
@@ -181,4 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda job: run(Job(**job)))
