@@ -27,7 +27,9 @@ paths = st.lists(parts, min_size=1, max_size=6).map(b"/".join)
 
 
 def read(data: bytes) -> tarfile.TarInfo:
-    with tarfile.open(fileobj=io.BytesIO(data + END_OF_ARCHIVE), errors="surrogateescape") as tar:
+    with tarfile.open(
+        fileobj=io.BytesIO(data + END_OF_ARCHIVE), mode="r:", errors="surrogateescape"
+    ) as tar:
         found = tar.next()
         assert found is not None
         return found
